@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -18,13 +20,11 @@ import dfmp2
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.execution.batch import read_list
 from dfmp2.host.files import lock_holder
-from dfmp2.output.batch_index import read_rows
+from dfmp2.output.batch_index import IndexWriter, read_rows
 from tests.conftest import COMMAND, MOLECULES, PATIENCE, run_command, succeed, wait_until
 from tests.recorded import recorded_failure
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
-STATUS = {"total", "complete", "failed", "pending", "running", "items"}
-ITEM = {"name", "molecule", "status", "exit_code", "error", "output", "seconds"}
 WATERS = 3.0  # angstrom between the waters of `chain`
 
 
@@ -110,21 +110,15 @@ def own_batch(batch, tmp_path):
 def test_status_has_the_shape_that_was_promised(batch, call, monkeypatch):
     folder, _ = batch
     monkeypatch.chdir(folder)
-    done = succeed(call("batch", "status", "m.toml", "--json"))
-    value = done.json
-    assert set(value) == STATUS and all(set(item) == ITEM for item in value["items"])
-    assert [value[key] for key in ("total", "complete", "failed", "pending", "running")] == [
-        9,
-        4,
-        5,
-        0,
-        0,
-    ]
-    by_name = {item["name"]: item for item in value["items"]}
-    assert by_name["h2o"]["exit_code"] == 0 and by_name["h2o"]["error"] is None
-    assert dfmp2.read(by_name["h2o"]["output"]).timings.total == by_name["h2o"]["seconds"]
-    assert by_name["h2-far"]["exit_code"] == 4 and "did not converge" in by_name["h2-far"]["error"]
-    assert by_name["h2-far"]["output"] is None
+    counts = succeed(call("batch", "status", "m.toml", "--json")).json
+    by_name = {item["name"]: item for item in counts.pop("items")}
+    assert counts == {"total": 9, "complete": 4, "failed": 5, "pending": 0, "running": 0}
+    seconds = dfmp2.read(folder / "out" / "h2o.h5").timings.total
+    found = {"status": "complete", "exit_code": 0, "error": None, "seconds": seconds}
+    found |= {"name": "h2o", "molecule": "h2o.xyz", "output": str(folder / "out" / "h2o.h5")}
+    far = by_name["h2-far"]
+    assert by_name["h2o"] == found and found.keys() == far.keys()
+    assert far["exit_code"] == 4 and "did not converge" in far["error"] and far["output"] is None
     assert "5 failed" in succeed(call("batch", "status", "m.toml")).out
 
 
@@ -151,6 +145,10 @@ def test_an_index_is_trusted_of_the_same_files(own_batch, call, monkeypatch):
     for change, shown in changes:
         path.write_text(f"{lines}{json.dumps(row | change)}\n" + '{"name": "h2o", "ener')
         assert f"E(MP2) = {shown:.10f} Eh" in succeed(call("batch", "status", "m.toml")).out
+    path.write_text(lines + '{"name": "h2o", "ener')
+    with closing(IndexWriter(folder / "out", None)) as index:
+        index.append([row | {"energy": 2.5}])
+    assert "E(MP2) = 2.5000000000 Eh" in succeed(call("batch", "status", "m.toml")).out
 
 
 def test_an_index_of_an_earlier_version_is_read(own_batch, call, monkeypatch):
@@ -159,8 +157,10 @@ def test_an_index_of_an_earlier_version_is_read(own_batch, call, monkeypatch):
     row = read_rows(folder / "out")["h2o"]
     (folder / "out" / "batch.index.jsonl").unlink()
     old = {name: row[name] for name in ("name", "molecule", "status", "fingerprint", "stamp")}
-    old |= {"exit_code": 0, "error": None, "output": "elsewhere.h5", "seconds": 1.0, "energy": 1.5}
-    old |= {"remark": "", "notes": [], "device_fault": False, "disk_full": False}
+    old |= {
+        **{"exit_code": 0, "error": None, "output": "elsewhere.h5", "seconds": 1.0, "energy": 1.5},
+        **{"remark": "", "notes": [], "device_fault": False, "disk_full": False},
+    }
     for version, shown in ((2, 1.5), (1, dfmp2.read("out/h2o.h5").mp2_total_energy)):
         value = {"dfmp2_batch_version": version, "items": [old]}
         (folder / "out" / "batch.json").write_text(json.dumps(value))
@@ -185,13 +185,119 @@ def test_each_task_reads_its_own_list(folder, call):
     value["items"] = json.loads(lists[1].read_text())["items"]  # the list is what counts
     lists[0].write_text(json.dumps(value))
     assert f"({len(named[1])} of them before)" in succeed(call(*run, "0/2")).out
-    own = (str(folder / "m.toml"), None, folder / "out", (0, 2))
-    assert read_list(*own, chained=False) is not None is read_list(*own, chained=True)
+    own = (str(folder / "m.toml"), None, Path("out"), (0, 2))
+    assert read_list(*own, chained=False).items[0].target.parent == folder / "out"
+    assert read_list(*own, chained=True) is None
     assert read_list(own[0], str(folder / "out"), *own[2:], chained=False) is None
     with (folder / "m.toml").open("a") as manifest:
         manifest.write("# a change\n")
     succeed(call(*run, "0/2"))
     assert {path.stem for path in (folder / "out").glob("*.h5")} == {"h2", "h2o", "nh2"}
+
+
+@pytest.mark.parametrize("keep", [pytest.param("energies", marks=pytest.mark.slow), "properties"])
+def test_a_file_keeps_what_is_asked_for(folder, call, keep):
+    """For a radical with a gradient: every number to the last bit, 15 kB, and errors that say what
+    to do; requesting more computes it again."""
+    text = HEAD + 'task = "gradient"\nkeep = "KEEP"\n' + items("nh2")
+    for asked in (keep, "all"):
+        (folder / "m.toml").write_text(text.replace("KEEP", asked))
+        done = succeed(call("batch", "run", "m.toml", "--memory", "2GB"))
+        assert "(0 of them before)" in done.out
+        (folder / "out" / "nh2.h5").rename(folder / f"{asked}.h5")
+        shutil.copy(folder / f"{asked}.h5", folder / "out" / "nh2.h5")
+    small, whole = (dfmp2.read(folder / f"{name}.h5") for name in (keep, "all"))
+    assert (small.kept, whole.kept) == (keep, "all")
+    assert (folder / f"{keep}.h5").stat().st_size < 15_000 + 3_000 * (keep == "properties")
+    assert np.array_equal(small.gradient.mp2_total_gradient, whole.gradient.mp2_total_gradient)
+    assert np.array_equal(small.properties.relaxed_dipole, whole.properties.relaxed_dipole)
+    for name in ("mp2_total_energy", "mp2_same_spin_correlation_energy", "scf_total_energy"):
+        assert getattr(small, name) == getattr(whole, name)
+    assert small.error_budget.to_dict() == whole.error_budget.to_dict()
+    assert small.orbital_basis == whole.orbital_basis and small.options == whole.options
+    assert (small.properties.mulliken_charges is None) == (keep == "energies")
+    assert succeed(call("show", f"{keep}.h5")).out
+    assert succeed(call("report", f"{keep}.h5", "-o", f"{keep}.html")).code == 0
+    for command in (
+        ("export", f"{keep}.h5", "--to", "molden"),
+        ("derive", f"{keep}.h5", "--frozen-core", "1"),
+        ("compare", f"{keep}.h5"),
+        ("run", "nh2.xyz", "--basis", "sto-3g", "--scf-from", f"{keep}.h5"),
+    ):
+        refused = call(*command)
+        recorded_failure(refused, 3)
+    dfmp2.write(small, folder / "again.h5")
+    assert dfmp2.read(folder / "again.h5").to_dict() == small.to_dict()
+    (folder / "m.toml").write_text(text.replace("KEEP", keep))
+    assert "(1 of them before)" in succeed(call("batch", "run", "m.toml")).out
+    chained = call("batch", "run", "m.toml", "--scf-chain")
+    recorded_failure(chained, 3)
+
+
+def test_nothing_complete_is_computed_again_and_changes_are_said(own_batch, call, monkeypatch):
+    """The same command, then after every kind of change: only what changed is computed."""
+    folder, _ = own_batch
+    monkeypatch.chdir(folder)
+    before = results(folder / "out")
+    (folder / "out" / "batch.index.jsonl").unlink()
+    again = call("batch", "run", "m.toml")
+    complete = {name for name, row in read_rows(folder / "out").items() if "output" in row}
+    assert complete == {path.stem for path in (folder / "out").glob("*.h5")}
+    assert again.code == 9 and "(4 of them before)" in again.out
+    assert results(folder / "out") == before
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.75\n")
+    damaged = bytearray((folder / "out" / "nh2.h5").read_bytes())
+    place = damaged.index(
+        np.float64(dfmp2.read(folder / "out" / "nh2.h5").scf_total_energy).tobytes()
+    )
+    damaged[place] ^= 1
+    (folder / "out" / "nh2.h5").write_bytes(damaged)
+    (folder / "cut.xyz").write_text(MOLECULES["h2"])
+    pending = succeed(call("batch", "status", "m.toml", "--json")).json
+    assert {item["name"] for item in pending["items"] if item["status"] == "pending"} == {
+        "h2",
+        "nh2",
+    }
+    done = call("batch", "run", "m.toml")
+    assert (
+        "h2: its input has changed since the result was made (geometry): it is computed again"
+        in done.err
+    )
+    assert done.err.count("it is computed again") == 2  # but no molecule that cannot be read
+    assert "nh2: its result does not count" in done.err and "stored hash" in done.err
+    assert "(2 of them before), 4 failed" in done.out
+    after = results(folder / "out")
+    assert {name for name in before if before[name] == after[name]} == {
+        "h2o.h5",
+        "Oxygen_triplet.h5",
+    }
+    assert dfmp2.read(folder / "out" / "h2.h5").molecule.coordinates[1, 2] == pytest.approx(
+        0.75 / 0.52917721
+    )
+    assert not (folder / "out" / "cut.error.json").exists()
+    assert {path.name for path in (folder / "out").glob("*.previous")} == {
+        "h2.h5.previous",
+        "nh2.h5.previous",
+    }
+    assert (folder / "out" / "nh2.h5.previous").read_bytes() == damaged
+
+
+def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
+    folder, _ = own_batch
+    monkeypatch.chdir(folder)
+    manifest = Path("m.toml").read_text()
+    for target in (["t.csv"], ["out/t.h5"], ["m.toml", "--to", "extxyz", "--overwrite"]):
+        recorded_failure(call("batch", "collect", "m.toml", "-o", *target), 3)
+    assert not (folder / "t.csv").exists() and Path("m.toml").read_text() == manifest
+    done = succeed(call("batch", "collect", "m.toml", "-o", "t.h5", "--allow-mixed"))
+    # Items that never had a result are only counted.
+    assert "5 of 9 items left out" in done.err and " is left out" not in done.err
+    recorded_failure(call("batch", "collect", "m.toml", "-o", "t.h5"), 3)
+    with h5py.File(folder / "t.h5") as handle:
+        assert handle["batch/mp2_correlation_energy"].attrs["units"] == "hartree"
+    for file in folder.glob("*.xyz"):
+        file.unlink()
+    recorded_failure(call("batch", "collect", "m.toml", "-o", "t.csv"), 3)
 
 
 def test_a_series_starts_from_its_neighbour(folder, call):
@@ -395,16 +501,35 @@ def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatc
     done = call("batch", "run", "m.toml")
     recorded_failure(done, 75)
     assert set(results(folder / "out")) == {"h2o.h5"}
+    assert acquire_lock(folder / "out" / "h2o.h5") is None  # to compute it again
     value = succeed(call("batch", "status", "m.toml", "--json")).json
-    assert [item["status"] for item in value["items"]] == ["running", "complete"]
-    release_lock(folder / "out" / "h2.h5")
+    assert [item["status"] for item in value["items"]] == ["running", "running"]
+    for name in ("h2", "h2o"):
+        release_lock(folder / "out" / f"{name}.h5")
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert [item["status"] for item in value["items"]] == ["pending", "complete"]
 
 
-def test_a_folder_that_cannot_be_written(folder, call):
-    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "h2o.xyz/out")
-    recorded_failure(done, 7)
+@pytest.mark.parametrize(
+    ("output", "given", "variables"),
+    [
+        ("h2o.xyz/out", [], {}),
+        ("taken", [], {}),
+        ("taken", ["--log", "taken/h2.h5"], {}),
+        ("out", ["--scratch", "gone"], {}),
+        ("out", [], {"DFMP2_SCRATCH": "gone"}),
+        ("out", [], {"DFMP2_CHECKPOINT_SECONDS": "often"}),
+    ],
+)
+def test_what_would_fail_every_item_is_refused_at_once(
+    folder, call, monkeypatch, output, given, variables
+):
+    (folder / "taken" / "batch.index.jsonl").mkdir(parents=True)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", output, *given)
+    recorded_failure(done, 7 if output == "h2o.xyz/out" else 3)
+    assert not list(folder.rglob("*.error.json"))
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

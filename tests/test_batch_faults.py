@@ -31,7 +31,7 @@ from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed, wait_until
 from tests.control_group import killed, limited_memory
 from tests.recorded import recorded_error
-from tests.test_batch import HEAD, chain, items, results, start
+from tests.test_batch import HEAD, chain, items, results
 from tests.writers import failing
 
 MB = 10**6
@@ -280,7 +280,7 @@ def test_a_full_disk_is_no_fault_of_the_item(
     (folder / "out").mkdir()
     with failing(("write", number), folder / "out", lambda name: part in name):
         row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
-    assert (row.status, row.disk_full) == ("pending", True), row.error
+    assert (row.status, row.blocked) == ("pending", DiskFull), row.error
     assert row.error is not None and os.strerror(number) in row.error
     assert not item.target.exists() and not error_file(item.target).exists()
     row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
@@ -349,34 +349,10 @@ def test_a_folder_that_becomes_unwritable_is_no_fault_of_the_item(
         row = compute_item(read_input(item), None, None, "", share, compute)
         next_row = compute_item(read_input(item), None, None, "", share, mp2_energy)
     for one in (row, next_row):
-        assert (one.status, one.unwritable, one.disk_full) == ("pending", True, False), one
+        assert (one.status, one.blocked) == ("pending", ResourceError), one
         assert one.error is not None and "out can no longer be written (" in one.error
     assert not error_file(item.target).exists() and not item.target.exists()
     assert compute_item(read_input(item), None, None, "", share, mp2_energy).status == "complete"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["protected", "replaced by a file"])
-def test_a_folder_that_becomes_unwritable_ends_the_batch(
-    how: str, call: Runner, folder: Path
-) -> None:
-    """The items complete by then are kept, none fails, and the same command continues."""
-    names = [f"h{number}.xyz" for number in range(12)]
-    for number, name in enumerate(names):
-        (folder / name).write_text(f"2\n\nH 0 0 0\nH 0 0 0.7{number}\n")
-    command = ("run", *names, "--basis", "cc-pvqz", "--output", "out", "--workers", "2")
-    running = start(folder, *command)
-    wait_until(lambda: results(folder / "out") or running.poll() is not None)
-    with unwritable(folder / "out", how):
-        out, err = running.communicate(timeout=60)
-    complete = len(results(folder / "out"))
-    assert running.returncode == 7 and 0 < complete < 12, err
-    assert " of 12 items not complete: " in err
-    assert "Complete items are kept: make the folder writable and repeat the command" in err
-    assert "dfmp2 batch stopped: " in out and "failed" not in out + err
-    assert not list((folder / "out").glob("*.error.json"))
-    done = succeed(call("batch", *command))
-    assert f"12 of 12 items complete ({complete} of them before)" in done.out
 
 
 @contextmanager

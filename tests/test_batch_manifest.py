@@ -7,8 +7,6 @@ import shutil
 import tomllib
 from contextlib import closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,7 @@ from hypothesis.strategies import lists, sampled_from, tuples
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.execution import collect, items
-from dfmp2.execution.items import START, _function_of, fingerprint, fingerprint_of, read_input
+from dfmp2.execution.items import _function_of, read_input
 from dfmp2.execution.manifest import (
     LEFT_MANIFEST,
     make_batch,
@@ -25,13 +23,14 @@ from dfmp2.execution.manifest import (
     manifest_of,
     read_batch,
     read_manifest,
+    slug,
 )
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.mp2.identity import FREE
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.batch_index import IndexWriter
-from tests.conftest import listing, succeed
+from tests.conftest import MOLECULES, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_cli_options import GIVEN
 
@@ -67,6 +66,9 @@ WRONG = {  # manifest -> name of the test
     HEAD + ITEM + "frozen_core = 'most'": 'frozen_core = "most"',
     HEAD + ITEM + "backend = 'tpu'": 'backend = "tpu": expected one of auto, cpu',
     HEAD + ITEM + "tolerance = -1": "tolerance = -1.0",
+    HEAD + ITEM + "frame = 0": "frame = 0: expected the number of a frame",
+    HEAD + ITEM + "smiles = 3": "smiles = 3: expected text in quotes",
+    HEAD + "threads = 'two'\n" + ITEM: 'threads = "two"',
     HEAD + ITEM + "memory = '1GB'": "memory belongs to the batch as a whole",
     HEAD + ITEM + "keep = 'some'": 'keep = "some": expected one of energies, properties, all',
     HEAD + ITEM + "name = '...'": "name = '...': expected text with letters",
@@ -95,11 +97,33 @@ def test_a_wrong_manifest_names_the_place_and_nothing_happens(call, folder, tmp_
     assert listing(folder) == before
 
 
-def test_a_link_inside_the_root_is_followed(folder):
-    (folder / "link.xyz").symlink_to(folder / "h2o.xyz")
-    (folder / "m.toml").write_text(HEAD + '[[item]]\nmolecule = "link.xyz"\n')
-    (item,) = read_manifest(folder / "m.toml").items
-    assert item.name == "link" and read_input(item).molecule.formula == "H2O"
+def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "link.xyz").symlink_to("w.xyz")
+    (folder / "sub" / "m.toml").write_text(
+        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\nscratch = "tmp"\n[[item]]\nmolecule = '
+        '"w.xyz"\n[[item]]\nmolecule = "link.xyz"\nname = "水/b wasser"\nbasis = '
+        '"cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
+    )
+    batch = read_manifest(folder / "sub" / "m.toml")
+    found = [
+        (
+            item.name,
+            item.path,
+            item.options.basis,
+            item.options.frozen_core,
+            item.given.get("charge"),
+        )
+        for item in batch.items
+    ]
+    path = folder / "sub" / "w.xyz"
+    second = (slug("水/b wasser"), path, "cc-pvdz", "none", -2)
+    assert found == [("w", path, "sto-3g", "1", None), second]
+    scratch, factor = batch.items[0].given["scratch"], repr(batch.items[0].options.os_scale)
+    assert (scratch, factor) == (str(folder / "sub" / "tmp"), "2.0")
+    assert batch.output == folder / "sub" / "res" and second[0] == "水_b_wasser"
+    other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))
+    assert other.items[0].path == folder / "w.xyz" and other.output == Path("there")
 
 
 def test_files_on_the_command_line(folder, call):
@@ -119,6 +143,7 @@ def test_files_on_the_command_line(folder, call):
 def test_every_file_of_a_batch_is_below_its_root(folder, monkeypatch):
     """On the command line and in a manifest, and whatever the working directory is, in the manifest
     that is left with the results. On the command line ~ is the home of the user."""
+    monkeypatch.chdir(folder)
     root = folder / "sub" / "data"
     root.mkdir(parents=True)
     for name in ("h2.xyz", "mine.gbs", "q.txt", "start.h5"):
@@ -129,7 +154,7 @@ def test_every_file_of_a_batch_is_below_its_root(folder, monkeypatch):
     (root / "m.toml").write_text("\n".join(table))
     (folder / "m.toml").write_text("\n".join(table))
     monkeypatch.setenv("HOME", str(root))
-    of_files = make_batch(["h2.xyz"], {**given, "basis": "~/mine.gbs"}, folder / "out", root)
+    of_files = make_batch(["h2.xyz"], {**given, "basis": "~/mine.gbs"}, folder / "out", "sub/data")
     (folder / "out").mkdir()
     (folder / "out" / LEFT_MANIFEST).write_bytes(manifest_of(of_files))
     for batch in (
@@ -149,49 +174,55 @@ def test_every_file_of_a_batch_is_below_its_root(folder, monkeypatch):
 
 
 def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):
-    """`batch run FILE...` leaves a complete manifest, so status accepts the folder from
-    anywhere."""
+    """`batch run FILE...` leaves a complete manifest, so status accepts the folder from anywhere;
+    a manifest of the user's own stays, and stands for its batch."""
     (folder / "sub").mkdir()
     run = ("batch", "run", "h2o.xyz", "nh2.xyz", "--basis", "sto-3g", "--output", "ou t")
     monkeypatch.setattr("sys.argv", ["dfmp2", *run, *["h2o.xyz"] * 600])
-    succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
+    given = ("--frozen-core", "auto", "--keep", "energies", "--scratch", ".")
+    succeed(call(*run, *given))
     shown = succeed(call("batch", "status", str(folder / "ou t")))
     assert "2 complete" in shown.out
     batch = read_batch(folder / "ou t")
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
     assert batch.items[0].options.frozen_core == "auto" and batch.items[1].keep == "energies"
+    assert batch.items[0].options.scratch == str(folder)
     # Each item stores the command, which may name thousands of files.
     command, _, item = dfmp2.read(batch.items[1].target).provenance.command.partition("  # ")
     assert (len(command), item) == (4000, "item nh2")
-    again = succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
+    again = succeed(call(*run, *given))
     assert "2 of 2 items complete (2 of them before)" in again.out
-    refused = call("batch", "status", "sub")
-    recorded_failure(refused, 3)
-
-
-def test_start_orbitals_count_by_their_content(folder):
-    (folder / "a.chk").write_bytes(b"first")
-    (item,) = make_batch(
-        [str(folder / "h2o.xyz")], {"basis": "x", "scf_from": str(folder / "a.chk")}, Path("o")
-    ).items
-    before = read_input(item)
-    (folder / "a.chk").write_bytes(b"second")
-    assert read_input(item).fingerprint != before.fingerprint
-    assert fingerprint(before.molecule, item.options, before.start) == before.fingerprint
-    command = f"dfmp2  # item h2o, {START}{before.start}"
-    stored: Any = SimpleNamespace(
-        molecule=before.molecule,
-        options=item.options,
-        provenance=SimpleNamespace(command=command),
+    recorded_failure(call("batch", "status", "sub"), 3)
+    (folder / "sub" / LEFT_MANIFEST).write_text(
+        HEAD + ITEM.replace("h2o.xyz", str(folder / "sub" / "h2o.xyz"))
     )
-    assert fingerprint_of(stored) == before.fingerprint
-    (folder / "a.chk").unlink()
-    assert "scf-from" in str(read_input(item).molecule) and isinstance(
-        read_input(item).molecule, InputError
-    )
+    recorded_failure(call(*run[:-1], "sub"), 3)
+    assert read_batch("sub").items[0].target == folder / "sub" / "out" / "h2o.h5"
+    monkeypatch.setattr("os.geteuid", lambda: -1)
+    recorded_failure(call("batch", "status", "ou t"), 3)
 
 
 ALONE = WorkerShare(threads=1, memory=10**10)
+
+
+def test_start_orbitals_count_by_their_content(folder, monkeypatch):
+    """A result counts as long as they do not change, and neither the index nor a missing file
+    hides that."""
+    monkeypatch.chdir(folder)
+    (folder / "o").mkdir()
+    for name, spacing in (("a", "0.7"), ("b", "0.8")):
+        hydrogen = dfmp2.Molecule.from_string(MOLECULES["h2"].replace("0.74", spacing))
+        dfmp2.write(dfmp2.run(hydrogen, "sto-3g", threads=1), folder / f"{name}.h5")
+    (item,) = make_batch(["h2.xyz"], {"basis": "sto-3g", "scf_from": "a.h5"}, Path("o")).items
+    row = items.compute_item(read_input(item), None, None, "", ALONE)
+    assert (row.status, row.asked) == ("complete", "")
+    assert items.look_at(read_input(item)).status == "complete"
+    (folder / "b.h5").rename(folder / "a.h5")
+    assert "start orbitals" in items.look_at(read_input(item)).remark
+    (folder / "a.h5").unlink()
+    assert isinstance(read_input(item).molecule, InputError)
+
+
 HYDROGEN = """****
 H 0
 S 2 1.0

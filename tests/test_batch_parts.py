@@ -6,7 +6,7 @@ import random
 import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +17,7 @@ import dfmp2
 from dfmp2.cli import batch_run
 from dfmp2.errors import (
     DeviceFault,
+    DiskFull,
     InputError,
     Interrupted,
     ResourceError,
@@ -36,7 +37,7 @@ from dfmp2.execution.batch import (
 )
 from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot, read_engine
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import make_batch, options_of_item
+from dfmp2.execution.manifest import Batch, make_batch
 from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
@@ -182,6 +183,7 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
     }
     share = WorkerShare(1, 10**9)
     options = {"charge": radical.charge, "multiplicity": radical.multiplicity, "basis": "6-31g*"}
+    options["scratch"] = "/only/there"  # on the host that computes it
     batches = [
         make_batch(["radical.xyz"], options | of_item, tmp_path / "out", tmp_path)
         for of_item, _ in kinds.values()
@@ -209,7 +211,7 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
 
 
 def test_steps_share_what_the_options_say(monkeypatch):
-    """With the memory of all of them."""
+    """With the memory of all of them; the share of a worker is no option of the study."""
     asked: list[Any] = []
     monkeypatch.setattr(
         parts,
@@ -218,10 +220,14 @@ def test_steps_share_what_the_options_say(monkeypatch):
     )
     monkeypatch.setattr(parts, "share_out", lambda pool, calls: [(pool.given, calls)])
     options = Options("sto-3g", threads=5, memory=7 * 10**9, backend="cpu")
-    units = [SimpleNamespace(step=SimpleNamespace(options=options), name=name) for name in "ab"]
+    made = make_dataclass("Made", ["options"])
+    how = {"start": None, "command": "", "compute": lambda _, options, **given: made(options)}
+    step = SimpleNamespace(options=options, molecule=None)
+    units = [SimpleNamespace(step=step, name=name, **how) for name in "ab"]
     ((given, calls),) = parts.StepWorkers().steps(units, 2, 3)  # type: ignore[arg-type]
     assert given == ("cpu", 2, 3, 7 * 10**9) and asked == [2]
     assert [call.given[0].name for call in calls] == ["a", "b"]
+    assert calls[0].run(WorkerShare(1, 10**6))[1].options == options
 
 
 @pytest.mark.parametrize(
@@ -353,8 +359,8 @@ class OneByOne(nullcontext[None]):
     [
         (True, {"status": "complete"}, "complete"),
         (False, {"status": "failed", "exit_code": 6, "device_fault": True}, "failed"),
-        (False, {"status": "pending", "disk_full": True}, "pending"),
-        (False, {"status": "pending", "unwritable": True}, "pending"),
+        (False, {"status": "pending", "blocked": DiskFull}, "pending"),
+        (False, {"status": "pending", "blocked": ResourceError}, "pending"),
     ],
     ids=["stopped", "device", "disk full", "unwritable"],
 )
@@ -379,9 +385,12 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
         read_inputs(given),
         range(4),
         Listener(),
+        chained=True,
         stop_asked=lambda: int(stops and bool(pool_of_one.tried)),
     )
     run.compute(cast(Any, pool_of_one), 1)
+    starts = {"complete": [out / "a.h5"], "failed": [None], "pending": []}
+    assert [call.given[1] for call in run._queue] == starts[first]
     release_lock(out / "b.h5")
     assert pool_of_one.tried == ["a"]
     assert [one.status for one in run.rows.values()] == [first, "running", "failed", "pending"]
@@ -490,32 +499,22 @@ def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
 
 
 @pytest.mark.parametrize(
-    ("given", "refused"),
+    ("backends", "device"),
     [
-        ({"frame": 1, "multiplicity": 1, "charge": -2}, ""),
-        ({"frame": 0}, "frame"),
-        ({"multiplicity": 0}, "multiplicity"),
-        ({"multiplicity": 2.0}, "a whole number"),
-        ({"charge": True}, "a whole number"),
-        ({"smiles": 3}, "text in quotes"),
-        ({"units": "pm"}, "expected one of angstrom, bohr"),
-        ({"backend": "abacus"}, "expected one of auto, cpu"),
-        ({"os_scale": 1}, ""),
-        ({"threads": "two"}, "threads"),
-        ({"frozen_core": "gaussian"}, "expected none, auto"),
-        ({"frozen_core": "7"}, ""),
+        (("cpu", "torch"), "cpu"),
+        (("cpu", "auto"), "auto"),
+        (("auto", "cuda-tf32"), "cuda-tf32"),
+        (("cuda-tf32", "cuda"), "cuda"),
+        (("cuda", "nki-xla"), "nki-xla"),
+        (("nki-xla", "nki"), "nki"),
     ],
 )
-def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str) -> None:
-    if refused:
-        with recorded_error(InputError):
-            options_of_item({"basis": "sto-3g", **given})
-        return
-    made = options_of_item({"basis": "sto-3g", **given})
-    options = {name: value for name, value in given.items() if name in Options.__slots__}
-    assert made == Options(basis="sto-3g", **options)
-    with recorded_error(InputError):
-        options_of_item(given)
+def test_devices_that_workers_share(backends: tuple[str, ...], device: str) -> None:
+    """Those of one backend, whatever the order of the items; each has a file of its own."""
+    rows: Any = [SimpleNamespace(options=SimpleNamespace(backend=name)) for name in backends]
+    for order in (rows, rows[::-1]):
+        assert Batch("", Path(), Path(), tuple(order)).device == device
+    assert items.error_file(Path("a.b.h5")) == Path("a.b.error.json")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from dfmp2.cli.run import command_line
+from dfmp2.mp2 import energy
 from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from tests.conftest import Runner, Stored, on_a_terminal, run_command, succeed
@@ -283,21 +284,24 @@ def fail_with(code: int) -> Any:
     return fail
 
 
+@pytest.mark.parametrize(
+    ("command", "stage", "file"),
+    [("run", energy.correlate, "h2.dfmp2.h5"), ("prepare", energy.build_b, "h2.prepared.h5")],
+)
 def test_a_file_that_appears_meanwhile_is_not_replaced(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, stage: Any, file: str
 ) -> None:
-    from dfmp2.mp2 import energy
-
-    correlated = energy.correlate
+    """And nothing is left to be resumed."""
 
     def slow(*given: Any, **named: Any) -> Any:
-        (folder / "h2.dfmp2.h5").write_text("precious")
-        return correlated(*given, **named)
+        (folder / file).write_text("precious")
+        return stage(*given, **named)
 
-    monkeypatch.setattr(energy, "correlate", slow)
-    recorded_failure(call("run", "h2.xyz", "--basis", "sto-3g"), 3)
-    assert (folder / "h2.dfmp2.h5").read_text() == "precious"
-    assert not list(folder.glob(".*"))
+    monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
+    monkeypatch.setattr(energy, stage.__name__, slow)
+    recorded_failure(call(command, "h2.xyz", "--basis", "sto-3g"), 3)
+    assert (folder / file).read_text() == "precious"
+    assert not [*folder.glob(".*"), *folder.glob("*.checkpoint")]
 
 
 def test_file_systems_without_hard_links(

@@ -428,6 +428,7 @@ def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_
     stale = root / stale_name()
     stale.mkdir()
     (stale / "lock").touch()
+    (stale / "checkpoint").write_text(str(outside / "precious.raw"))  # which names another folder
     (stale / "scf.raw").write_text("x")
     kept = {
         "living": root / stale_name(os.getpid()),

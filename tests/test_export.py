@@ -27,6 +27,7 @@ import dfmp2
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.interop import qcschema as qcschema_input
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export

@@ -212,7 +212,13 @@ def test_a_run_loads_neither_it_nor_torch(tmp_path):
         "sys.modules; assert 'pyscf.symm.geom' not in sys.modules; assert 'torch' not in "
         "sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    shown = (
+        "import sys; from dfmp2.cli.main import main; "
+        f"assert main(['show', r'{tmp_path}/h2o.h5']) == 0; assert main(['batch', 'status', "
+        f"r'{tmp_path}']) == 3; assert 'scipy' not in sys.modules"
+    )
+    for program in (code, shown):
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
 def test_the_rest_of_numpy_and_pyscf_is_there_when_asked_for(tmp_path: Path) -> None:

@@ -701,7 +701,7 @@ def test_every_kind_of_error_has_its_end_wherever_it_is_raised(folder: Path) -> 
         stored = read_json(error_file(item.target))
         error_file(item.target).unlink(missing_ok=True)
         assert (row.status == "failed") == bool(stored) and stored.get("code") == row.exit_code
-        more = ", disk full" * row.disk_full + ", no device" * row.device_fault
+        more = ", disk full" * (row.blocked is not None) + ", no device" * row.device_fault
         return row.status + more, row.exit_code
 
     for name, (code, of_schema, goes_on, state) in ENDS.items():

@@ -298,13 +298,16 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_last_job_writes_what_the_ending_says(
     call: Runner, manifest: Path, file: str, to: str
 ) -> None:
-    """Its command is valid for `batch collect`, which would refuse different methods."""
+    """Its command is valid for `batch collect`, which would refuse different methods, and to
+    replace a file of the batch."""
     files = succeed(call(*SUBMIT, "3", "--collect", file, "--json")).json["files"]
     text = next(text for path, text in files.items() if path.endswith("collect.sbatch"))
     assert f"-o {manifest.parent / file} --overwrite" in text
     assert (f"--to {to})" in text) == bool(to)
-    manifest.write_text(f'{manifest.read_text()}method = "scs-mp2"\n')
-    recorded_failure(call(*SUBMIT, "3", "--collect", file), 3)
+    text = manifest.read_text()
+    for wrong in ('method = "scs-mp2"', f'point-charges = "{file}"'):
+        manifest.write_text(f"{text}{wrong}\n")
+        recorded_failure(call(*SUBMIT, "3", "--collect", file), 3)
 
 
 def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:

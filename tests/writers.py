@@ -36,7 +36,8 @@ SECOND = (
     ("fsync", errno.ENOSPC),
     ("rename", errno.ENOSPC),
 )
-OLD = "old"  # what a file holds before it is written
+OLD = "old"  # what a file holds before it is written, behind what only a file of dfmp2 begins with
+BEGINNINGS = {".checkpoint": "dfmp2 checkpoint 2\n", "batch.toml": "item = []  # "}
 
 
 def named(fault: Fault) -> str:
@@ -205,8 +206,7 @@ def _error_file(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.cli.batch_run import leave_manifest
-    from dfmp2.execution.manifest import make_batch
+    from dfmp2.execution.manifest import leave_manifest, make_batch
 
     leave_manifest(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder))
 
@@ -329,7 +329,7 @@ def prepare(writer: Writer, folder: Path) -> None:
     for name in {writer.target, *(name for name in writer.allowed if name != writer.target)}:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(
-            f"dfmp2 checkpoint 2\n{OLD}" if name.endswith(".checkpoint") else OLD
+            next((start for end, start in BEGINNINGS.items() if name.endswith(end)), "") + OLD
         )
 
 

@@ -20,7 +20,7 @@ from dfmp2.cli.batch_run import (
     batch_run,
     item_lines,
     of_a_batch,
-    require_no_molecule,
+    require_no_file_of,
     status_json,
 )
 from dfmp2.cli.console import Console, conclude, styled
@@ -125,8 +125,9 @@ def batch_collect(
     """
     from dfmp2.execution.collect import Destination
 
-    require_no_molecule(batch, "-o", table)
     destination = Destination.chosen(batch.output, table, to, split, overwrite=overwrite)
+    for target in destination.targets().values():
+        require_no_file_of(batch, "-o", target)
     for line in destination.collect(batch, Console(quiet=False, log=None).warning, **how):
         conclude(printable(line))
 
@@ -437,6 +438,8 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Submission:
     else:
         _require_defaults(OF_A_PREPARED_FILE, given, "prepared file", "manifest")
         work = slurm.batch_jobs(batch, given)
+        if given["collect"] is not None:  # the last job replaces it
+            require_no_file_of(batch, "--collect", given["collect"])
     folder = Path(os.path.abspath(given["write"] or work.folder))
     texts = slurm.scripts(work, folder, given)
     jobs: dict[str, str] = {}

@@ -60,6 +60,7 @@ MOST_SHOWN = 20
 STATE_WIDTH = 12  # of "failed (12)" and a blank
 NAME_WIDTH = 27  # of a name, leaving room for an energy and a time; longer ones are cut
 MOST_LINES = 4  # of the remark on an item
+READ_BY_ITEMS = ("point_charges", "scf_from")  # files that are named in their options
 # s within which two SIGTERM count as one, because a scheduler sends it to all processes and its
 # script forwards it
 TOGETHER = 1.0
@@ -201,7 +202,7 @@ def batch_run(
     ):
         batch, _, own_list = opened
         if log is not None:
-            require_no_molecule(batch, "--log", log)
+            require_no_file_of(batch, "--log", log)
         if warm_up:
             return _compile_programs(batch, signals)
         run = _make_run(opened, division, part, options, console)
@@ -245,6 +246,8 @@ def _opened_batch(
         return nullcontext((listed, None, True))
     batch = load_batch(source, options)
     if not batch.source:
+        from dfmp2.execution.manifest import leave_manifest
+
         leave_manifest(batch)
     return nullcontext((batch, None, False))
 
@@ -270,13 +273,16 @@ def _make_run(
 
         count = fetch_items(copies, [batch.items[place].name for place in mine])
         console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
+    scratch = options.get("scratch") or batch.items[0].options.scratch
+    if scratch is not None:
+        scratch = os.path.abspath(scratch)  # workers on a cluster have other working directories
     run = BatchRun(
         batch=batch,
         inputs=inputs,
         mine=mine,
         listener=console,
         chained=division.scf_chain,
-        scratch=options.get("scratch") or batch.items[0].options.scratch,
+        scratch=scratch,
         command=command_line()[:4000],
         shard=part,
     )
@@ -307,10 +313,15 @@ def _announce(
         console.warning(f"more shards ({shards}) than items: some of them have nothing to do")
 
 
-def require_no_molecule(batch: Batch, option: str, path: str) -> None:
-    """Raise if an option names the molecule of an item as a file to be written."""
+def require_no_file_of(batch: Batch, option: str, path: str | Path) -> None:
+    """Raise if an option names the manifest, or a file that an item reads or makes, as a file to be
+    written."""
+    require_distinct({"manifest": batch.source or None, option: path})
     for item in batch.items:
-        require_distinct({f"molecule of {item.name}": item.path, option: path})
+        files = {"molecule": item.path, "result": item.target}
+        files |= {name: item.given[name] for name in READ_BY_ITEMS if name in item.given}
+        for name, file in files.items():
+            require_distinct({f"{name} of {item.name}": file, option: path})
 
 
 class Signals:
@@ -382,17 +393,6 @@ def _own_list(
     return read_list(source.sources[0], source.root, folder, part, chained=division.scf_chain)
 
 
-def leave_manifest(batch: Batch) -> None:
-    """Write a manifest of a batch of files to its output folder, which can then be used in its
-    place."""
-    from dfmp2.execution.manifest import LEFT_MANIFEST, manifest_of
-    from dfmp2.host.files import make_folder, write_atomically
-
-    content = manifest_of(batch)
-    make_folder(batch.output)
-    write_atomically(batch.output / LEFT_MANIFEST, content, overwrite=True)
-
-
 def make_pool(
     run: BatchRun, division: WorkDivision, options: Mapping[str, Any]
 ) -> tuple[Pool, int, str]:
@@ -417,6 +417,7 @@ def make_pool(
         share = WorkerShare(threads or 0, memory or 0)
         text = f"the Dask cluster of {division.engine}"
         return DaskPool(division.engine, batch.output, share), count or MOST_WORKERS, text
+    run.require_surroundings()
     if run.left and not pinning(batch.device, 0, 1):
         start_server(["dfmp2.execution.preloaded", "dfmp2.execution.items"])
         if count is None:

@@ -53,7 +53,7 @@ from dfmp2.execution.items import (
     read_index,
     said_energy,
 )
-from dfmp2.execution.manifest import OPTIMIZE, Batch, BatchItem, options_of_item
+from dfmp2.execution.manifest import Batch, BatchItem, options_of_item
 from dfmp2.execution.pool import Call, Died, Pool, WorkerShare
 from dfmp2.host import resources
 from dfmp2.host.files import (
@@ -65,12 +65,14 @@ from dfmp2.host.files import (
     settled,
     stamp,
 )
+from dfmp2.host.scratch import choose_root
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
 from dfmp2.options import ALL, Options
 from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.batch_index import IndexWriter, index_name
+from dfmp2.output.checkpoint import seconds_text
 from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
@@ -161,6 +163,12 @@ class BatchRun:
         """The work of all items."""
         return works(self.inputs)
 
+    def require_surroundings(self) -> None:
+        """Raise InputError for a scratch folder or a variable that would fail every item alike."""
+        if self.left:
+            choose_root(self.scratch)
+            seconds_text()
+
     def suitable_workers(self, cores: int, memory: int | None) -> int:
         """The number of workers for the incomplete items on `cores` cores, with `memory` bytes for
         all."""
@@ -213,12 +221,10 @@ class BatchRun:
     def unwritable(self, blocked: ItemStatus) -> ResourceError:
         """The error for an output folder that can no longer be written, with advice."""
         left = len(self.rows) - len(self.in_state("complete"))
-        kind = ResourceError
         advice = "make the folder writable"
-        if blocked.disk_full:
-            kind = DiskFull
+        if blocked.blocked is DiskFull:
             advice = "make room on that disk"
-        return kind(
+        return (blocked.blocked or ResourceError)(
             f"{left} of {counted_text(len(self.rows), 'item')} not complete: {blocked.error}. "
             f"Complete items are kept: {advice} and repeat the command"
         )
@@ -285,7 +291,7 @@ class BatchRun:
     def _put_back(self, call: Call, row: ItemStatus, *, stopping: bool) -> None:
         """Let an item that was stopped begin again, unless the batch stops or nothing can be
         written."""
-        if row.disk_full or row.unwritable:  # the next item could not be written either
+        if row.blocked is not None:  # the next item could not be written either
             self.blocked = self.blocked or row
         elif not stopping:  # the worker was terminated, not the batch
             self._queue.appendleft(call)
@@ -388,14 +394,9 @@ def works(inputs: Sequence[Input]) -> list[Work]:
                 )
                 series = f"{composition} {molecule.labels}"
         if load is not None and item.task != "energy":
-            load = replace(load, task=planned_task(item))
+            load = replace(load, task=item.planned_task)
         found.append(Work(place=place, cost=shard_cost(load), series=series, load=load))
     return found
-
-
-def planned_task(item: BatchItem) -> str:
-    """The task of an item as planned: an optimisation counts as one gradient."""
-    return "gradient" if item.task == OPTIMIZE else item.task
 
 
 def composition_of(molecule: Molecule, options: Options) -> str:
@@ -432,7 +433,7 @@ def plan_item(item: BatchItem, molecule: Molecule, share: WorkerShare) -> plan.P
     options = replace(item.options, threads=share.threads, memory=share.memory)
     if options.scratch is not None and not os.path.isdir(options.scratch):
         options = replace(options, scratch=None)
-    foresee = partial(plan.foresee_unmeasured, molecule, task=planned_task(item), doubt_units=False)
+    foresee = partial(plan.foresee_unmeasured, molecule, task=item.planned_task, doubt_units=False)
     try:
         return foresee(options=options, listener=Silent())[1]
     except BackendUnavailable:

@@ -101,6 +101,11 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
             records.append(record)
         elif row.remark and os.path.lexists(item.target):
             remarks.append(Message(f"{row.name} is left out: {row.remark}"))
+    if not records and remarks:
+        others = ""
+        if len(remarks) > 1:
+            others = f"; {len(remarks) - 1} more as well"
+        raise InputError(f"no complete result in {batch.output}: ", remarks[0], others)
     if not records:
         raise InputError(
             f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"

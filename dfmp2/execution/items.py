@@ -104,8 +104,8 @@ class ItemStatus:
     remark : why an existing result does not count, or who computes the item
     notes, device_fault : from its worker: notes for the user, and whether its device must no longer
         be used
-    disk_full, unwritable : whether it was abandoned because the disk is full, or because nothing can
-        be written into its folder; details are in `error`
+    blocked : DiskFull or ResourceError if it was abandoned because the disk is full, or because
+        nothing can be written into its folder; details are in `error`
     """
 
     name: str
@@ -125,8 +125,7 @@ class ItemStatus:
     remark: str = ""
     notes: tuple[str, ...] = ()
     device_fault: bool = False
-    disk_full: bool = False
-    unwritable: bool = False
+    blocked: type[ResourceError] | None = None
 
 
 def said_energy(item: BatchItem, row: ItemStatus) -> str:
@@ -452,13 +451,13 @@ def compute_item(
                 status="pending",
                 error=f"{target.parent} can no longer be written ({obstacle.strerror})",
                 notes=tuple(notes),
-                unwritable=True,
+                blocked=ResourceError,
             )
         if isinstance(error, DiskFull) or (
             isinstance(error, OSError) and disk_refusal(error) is DiskFull
         ):
             return replace(
-                row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
+                row, status="pending", error=str(error), notes=tuple(notes), blocked=DiskFull
             )
         row = _row_of_error(given.item, error, share)
         row = replace(row, seconds=time.perf_counter() - begun)

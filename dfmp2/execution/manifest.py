@@ -21,6 +21,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import COMMAND_LINE, MANIFEST, ManifestWords, Placeholder, in_words
 from dfmp2.errors.wishes import require_known_option
+from dfmp2.host.files import OUTPUT, make_folder, write_atomically
 from dfmp2.molecule.files import DATABASE, frames_in, units_alone
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
@@ -110,6 +112,13 @@ class BatchItem:
             return "properties"
         return asked
 
+    @property
+    def planned_task(self) -> str:
+        """The task as planned: an optimisation counts as one gradient."""
+        if self.task == OPTIMIZE:
+            return "gradient"
+        return self.task
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -154,14 +163,24 @@ def read_manifest(
     Paths are relative to `root`, None for the manifest's own folder; `output` overrides that in the
     manifest.
     """
+    file, table = _read_table(path)
+    return _batch_of(file, table, Path(path).parent if root is None else Path(root), output)
+
+
+def _read_table(path: str | Path) -> tuple[str, dict[str, Any]]:
+    """The name of a manifest for messages, and its content."""
     file, text = read_text(
         path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest"
     )
     try:
-        table = tomllib.loads(text)
+        return file, tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number with thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
-    root = _existing(Path(path).parent if root is None else Path(root))
+
+
+def _batch_of(file: str, table: Mapping[str, Any], root: Path, output: str | Path | None) -> Batch:
+    """The batch described by the content of a manifest; parameters as in `read_manifest`."""
+    _existing(root)
     common = _read_values(table, ("output", "item"), file)
     tables = _tables_of_items(table, file)
     if output is None and "output" not in table:
@@ -204,12 +223,13 @@ def _tables_of_items(table: Mapping[str, Any], file: str) -> list[dict[str, Any]
 def read_batch(
     source: str | Path, *, root: str | Path | None = None, output: str | Path | None = None
 ) -> Batch:
-    """The batch of a manifest, or of an output folder in which `batch run FILE...` left one.
+    """The batch of a manifest, or of a folder with one: that which a batch of files has left with
+    its results, or a user's own.
 
     Raises
     ------
-    InputError : there is no manifest, it is invalid, or that in the folder was written by another
-        user and so might name any file
+    InputError : there is no manifest, it is invalid, or that left in the folder was written by
+        another user and so might name any file
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -226,13 +246,57 @@ def read_batch(
             f"{folder} is a folder without {LEFT_MANIFEST}, which dfmp2 batch run FILE... leaves "
             "in its output folder: name the manifest of the batch"
         )
+    file, table = _read_table(manifest)
+    if not _is_left(table):
+        return _batch_of(file, table, Path(root or folder), output)
     if root is None and manifest.stat().st_uid != os.geteuid():
         raise InputError(
             f"{manifest} was written by another user: name the folder that its files must be in "
             "with ",
             Option("root", Placeholder("DIR")),
         )
-    return read_manifest(manifest, root=root or folder.anchor or "/", output=output or folder)
+    return _batch_of(file, table, Path(root or folder.anchor or "/"), output or folder)
+
+
+def _is_left(table: Mapping[str, Any]) -> bool:
+    """Whether the content of a manifest has the form of `manifest_of`: absolute paths, and no
+    output."""
+    items = table.get("item")
+    if "output" in table or not isinstance(items, list):
+        return False
+    return all(
+        isinstance(item, dict) and os.path.isabs(str(item.get("molecule"))) for item in items
+    )
+
+
+def leave_manifest(batch: Batch) -> None:
+    """Write a manifest of a batch of files to its output folder, which can then be used in its
+    place.
+
+    Raises
+    ------
+    InputError : the folder has another manifest of that name, or a path is not UTF-8
+    ResourceError : it cannot be written
+    """
+    content = manifest_of(batch)
+    target = batch.output / LEFT_MANIFEST
+    if os.path.lexists(target):
+        _require_left(target)
+    make_folder(batch.output)
+    write_atomically(target, content, overwrite=True)
+
+
+def _require_left(manifest: Path) -> None:
+    """Raise for a manifest that no batch of files has left."""
+    left = False
+    with suppress(InputError):
+        left = _is_left(_read_table(manifest)[1])
+    if not left:
+        raise InputError(
+            f"{manifest} is another manifest, in whose place that of these files would be left: ",
+            "name another folder with ",
+            OUTPUT,
+        )
 
 
 def manifest_lines(values: Mapping[str, Any]) -> list[str]:
@@ -251,14 +315,14 @@ def manifest_of(batch: Batch) -> bytes:
     ------
     InputError : a path is not UTF-8, and TOML holds nothing else
     """
-    shared = batch.items[0].given
-    text = manifest_lines({name: shared[name] for name in OF_THE_MACHINE if name in shared})
+    text = list[str]()
     for item in batch.items:
-        values = {name: value for name, value in item.given.items() if name not in OF_THE_MACHINE}
-        values |= {name: os.path.abspath(values[name]) for name in PATHS if name in values}
-        if "basis" in values:
-            values["basis"] = change_files(values["basis"], os.path.abspath)
-        values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
+        # As the options have them: in Python they may be given in other types
+        values = {name: getattr(item.options, name, value) for name, value in item.given.items()}
+        values = {name: value for name, value in values.items() if value is not None}
+        machine = {name: values.pop(name) for name in OF_THE_MACHINE if name in values}
+        text = text or manifest_lines(machine)
+        values |= {"basis": item.given["basis"], "name": item.name, "molecule": str(item.path)}
         text += ["[[item]]", *manifest_lines(values)]
     try:
         return "\n".join([*text, ""]).encode()
@@ -275,11 +339,14 @@ def make_batch(
 ) -> Batch:
     """The batch of files given on the command line, relative to `root`, all computed with the same
     `values`."""
-    root = _existing(Path.cwd() if root is None else Path(root))
+    # Absolute, since workers on a cluster have other working directories.
+    root = _existing(Path.cwd() / (root or ""))
     given = {
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
     }
+    if given.get("scratch") is not None:
+        given["scratch"] = os.path.abspath(given["scratch"])
     if isinstance(given.get("basis"), str):
         given["basis"] = change_files(
             given["basis"], lambda file: str(root / os.path.expanduser(file))

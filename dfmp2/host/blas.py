@@ -10,83 +10,46 @@ releases the GIL and allows a leading dimension. Remove this when the wrappers r
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cython_blas, cython_lapack
 
 from dfmp2.arrays import Array
 
 _TEXT = ctypes.c_char_p
 _INT = ctypes.POINTER(ctypes.c_int)
 _DOUBLE = ctypes.POINTER(ctypes.c_double)
+_POINTER = ctypes.c_void_p
+# alpha, both factors, beta and the result, each array with its leading dimension
+_SCALED_PRODUCT = (_POINTER, *[_POINTER, _INT] * 2, _POINTER, _POINTER, _INT)
+ARGUMENTS: dict[str, tuple[Any, ...]] = {  # by routine, as SciPy declares them
+    "dtrmm": (*[_TEXT] * 4, _INT, _INT, _DOUBLE, _DOUBLE, _INT, _POINTER, _INT),
+    "dtpttr": (_TEXT, _INT, _POINTER, _POINTER, _INT, _INT),  # a packed triangle
+    "dsymm": (_TEXT, _TEXT, _INT, _INT, *_SCALED_PRODUCT),
+    "dsyrk": (_TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT),
+    "dgemm": (_TEXT, _TEXT, _INT, _INT, _INT, *_SCALED_PRODUCT),
+    "dgemv": (_TEXT, _INT, _INT, *_SCALED_PRODUCT),
+}
 
 
-def _address(library: Any, name: str) -> int:
+@cache
+def _routine(name: str) -> Callable[..., None]:
+    """A routine of BLAS or LAPACK at the address that SciPy publishes."""
+    from scipy.linalg import cython_blas, cython_lapack  # 0.2 s, which results do without
+
+    library: Any = cython_blas
+    if name == "dtpttr":
+        library = cython_lapack
     capsule = library.__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(get_pointer(capsule, get_name(capsule)))
-
-
-_trmm = ctypes.CFUNCTYPE(
-    None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT
-)(_address(cython_blas, "dtrmm"))
-_POINTER = ctypes.c_void_p
-_spread = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)(
-    _address(cython_lapack, "dtpttr")
-)  # a packed triangle
-_symm = ctypes.CFUNCTYPE(
-    None,
-    _TEXT,
-    _TEXT,
-    _INT,
-    _INT,
-    _POINTER,
-    _POINTER,
-    _INT,
-    _POINTER,
-    _INT,
-    _POINTER,
-    _POINTER,
-    _INT,
-)(_address(cython_blas, "dsymm"))
-_syrk = ctypes.CFUNCTYPE(
-    None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT
-)(_address(cython_blas, "dsyrk"))
-_gemm = ctypes.CFUNCTYPE(
-    None,
-    _TEXT,
-    _TEXT,
-    _INT,
-    _INT,
-    _INT,
-    _POINTER,
-    _POINTER,
-    _INT,
-    _POINTER,
-    _INT,
-    _POINTER,
-    _POINTER,
-    _INT,
-)(_address(cython_blas, "dgemm"))
-_gemv = ctypes.CFUNCTYPE(
-    None,
-    _TEXT,
-    _INT,
-    _INT,
-    _POINTER,
-    _POINTER,
-    _INT,
-    _POINTER,
-    _INT,
-    _POINTER,
-    _POINTER,
-    _INT,
-)(_address(cython_blas, "dgemv"))
+    address = int(get_pointer(capsule, get_name(capsule)))
+    return ctypes.CFUNCTYPE(None, *ARGUMENTS[name])(address)
 
 
 def multiply_rows(lower: Array, rows: Array, *, transposed: bool = False) -> None:
@@ -134,10 +97,12 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
     first, rest = (rows.ctypes.data + 8 * column for column in (start, stop))
     corner, beside = (matrix.ctypes.data + 8 * (start * n + column) for column in (start, stop))
     # In Fortran order rows is (n, count), and the part above the diagonal is below it.
-    _syrk(b"L", b"N", m, k, one.ctypes.data, first, leading, one.ctypes.data, corner, leading)
+    _routine("dsyrk")(
+        b"L", b"N", m, k, one.ctypes.data, first, leading, one.ctypes.data, corner, leading
+    )
     if stop < n:
         ends = (_int(n - stop), m, k)
-        _gemm(
+        _routine("dgemm")(
             b"N",
             b"T",
             *ends,
@@ -175,10 +140,12 @@ def add_projection(rows: Array, vector: Array, sums: Array) -> None:
     leading = _int(n)
     # In Fortran order rows is (n, count).
     products = (one.ctypes.data, first, leading)
-    _gemv(
+    _routine("dgemv")(
         b"T", *ends, *products, vector.ctypes.data, unit, zero.ctypes.data, along.ctypes.data, unit
     )
-    _gemv(b"N", *ends, *products, along.ctypes.data, unit, one.ctypes.data, sums.ctypes.data, unit)
+    _routine("dgemv")(
+        b"N", *ends, *products, along.ctypes.data, unit, one.ctypes.data, sums.ctypes.data, unit
+    )
 
 
 class SymmetricProducts:
@@ -230,9 +197,11 @@ class SymmetricProducts:
         first, stride = packed.ctypes.data, packed.strides[0]
         for k in range(len(packed)):
             # Rows of a lower triangle are, in Fortran order, columns of an upper one.
-            _spread(b"U", n, first + k * stride, square, n, info)
+            _routine("dtpttr")(b"U", n, first + k * stride, square, n, info)
             for count, source, result, step in places:
-                _symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)
+                _routine("dsymm")(
+                    b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n
+                )
 
 
 def _require(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -251,7 +220,7 @@ def _multiply(
     if not block.size:
         return
     order = lower.shape[0]
-    _trmm(
+    _routine("dtrmm")(
         side,
         b"L",
         trans,

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from dfmp2.arrays import Array
 from dfmp2.errors import NumericalError, Option
@@ -99,6 +98,8 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
             Option("auxbasis"),
             " and the geometry",
         )
+    from scipy.linalg import lapack  # 0.2 s, which results do without
+
     norm = max((float(np.abs(row).sum()) for row in metric), default=0.0)
     metric = metric if metric.flags.f_contiguous else metric.T  # symmetric
     if not overwrite or not metric.flags.f_contiguous:
@@ -106,13 +107,13 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     diagonal = metric.diagonal().copy()
     # The factor goes to the lower triangle; the strict upper one keeps the metric until success is
     # certain.
-    factor, info = scipy.linalg.lapack.dpotrf(metric, lower=True, clean=False, overwrite_a=True)
+    factor, info = lapack.dpotrf(metric, lower=True, clean=False, overwrite_a=True)
     if info == 0:
-        reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
+        reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
         if reciprocal * CONDITION_LIMIT >= 1.0:
             for column in range(1, len(factor)):
                 factor[:column, column] = 0.0
-            factor, _ = scipy.linalg.lapack.dtrtri(factor, lower=True, overwrite_c=True)
+            factor, _ = lapack.dtrtri(factor, lower=True, overwrite_c=True)
             condition = _estimate(1.0 / float(reciprocal))
             return MetricFactor(factor=factor, triangular=True, condition=condition, dropped=0)
     for column in range(len(metric)):
@@ -123,7 +124,9 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
 
 def _cut_factor(metric: Array) -> MetricFactor:
     """The eigenvector factor without the smallest eigenvalues; overwrites the metric."""
-    eigenvalues, vectors = scipy.linalg.eigh(metric, overwrite_a=True)  # two matrices in memory
+    from scipy.linalg import eigh
+
+    eigenvalues, vectors = eigh(metric, overwrite_a=True)  # two matrices in memory
     dropped = int(np.searchsorted(eigenvalues, EIGENVALUE_CUT * eigenvalues[-1], side="right"))
     condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
     cut = vectors[:, dropped:]

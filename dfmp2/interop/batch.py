@@ -12,7 +12,14 @@ from dfmp2.errors import InputError, Option, speaking
 from dfmp2.errors.messages import PYTHON, in_words
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
-from dfmp2.execution.manifest import OF_THE_ITEM, Batch, make_batch, read_batch, slug
+from dfmp2.execution.manifest import (
+    OF_THE_ITEM,
+    Batch,
+    leave_manifest,
+    make_batch,
+    read_batch,
+    slug,
+)
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
 from dfmp2.interop.python import (
@@ -192,6 +199,7 @@ def batch(
         from dfmp2.studies.optimize import minimum
 
         run.optimize = minimum
+    run.require_surroundings()
     run.compute(local_pool(planned.device, workers, common.threads, common.memory), workers)
     if run.blocked:
         raise run.unwritable(run.blocked)
@@ -209,7 +217,9 @@ def _planned(
     # Wrong options are rejected before a file is written.
     values = {"backend": default_backend(), **values}
     make_options(**{name: value for name, value in values.items() if name not in OF_THE_ITEM})
-    return make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
+    planned = make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
+    leave_manifest(planned)
+    return planned
 
 
 def _manifest(

@@ -327,6 +327,12 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
     """
     with open_checked(path) as handle:
         require_harmless(handle)
+        if RECORDS_PATH in handle and "scf/mo_coeff" not in handle:
+            raise InputError(
+                "start orbitals are what the file of this result left out: compute it again with ",
+                Option("keep", ALL),
+                file=str(path),
+            )
         coeff = _real_array(handle, "scf/mo_coeff", path)
         occ = _real_array(handle, "scf/mo_occ", path)
         if coeff.ndim == 2:
