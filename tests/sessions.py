@@ -51,6 +51,7 @@ STORED = Path(__file__).parent / "data" / "sessions"
 INDENT = "    "
 LONGEST = 60  # lines of a file that are shown; of a longer one, sums
 RELATIVE = 1e-6
+ABSOLUTE = 4e-9  # Eh by which energies of pairs in mixed precision differ between processors
 LETTERS = str.maketrans("0123456789", "ghijklmnop")  # for a check that does not look like a number
 NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
 HOST = re.compile(
@@ -219,8 +220,9 @@ def of_command(words: list[str]) -> list[str]:
         told = [re.sub(*CHANGES_ALWAYS[0], line) for line in told]
         lines += heard("\n".join(told))
     else:
-        told = [line for line in done.err.splitlines() if not line.startswith(" ")]
-        lines += [f"told {masked(line)}" for line in told]
+        # Without the iterations of an SCF, but with the help after a wrong command.
+        told = [line for line in done.err.splitlines() if done.code == 2 or line[:1] != " "]
+        lines += [f"told {line}" for line in map(masked, told) if line]
     if done.code:
         lines.append(f"code {done.code}")
     return lines
@@ -323,7 +325,9 @@ def differences(text: str) -> list[str]:
         missing = [line for line in below if line not in now]
         further = [line for line in now if line not in below]
         if len(now) == len(below):
-            pairs = [pair for pair in zip(now, below, strict=True) if not same(*pair, allowed)]
+            pairs = [
+                pair for pair in zip(now, below, strict=True) if not same(*pair, allowed, ABSOLUTE)
+            ]
             missing = [recorded for _, recorded in pairs]
             further = [found for found, _ in pairs]
         if missing or further or len(now) != len(below):

@@ -190,10 +190,10 @@ def table_of(name: str) -> list[str]:
     return [*written(name), *heard(told.getvalue())]
 
 
-def same(found: str, expected: str, relative: float) -> bool:
+def same(found: str, expected: str, relative: float, absolute: float = 0.0) -> bool:
     """Whether two lines have the same words, and numbers that differ by rounding.
 
-    Allowed are two units of the last decimal shown, or `relative`.
+    Allowed are two units of the last decimal shown, or `relative`, or `absolute`.
     """
     ones, twos = NUMBER.findall(found), NUMBER.findall(expected)
     if NUMBER.sub("#", found) != NUMBER.sub("#", expected) or len(ones) != len(twos):
@@ -202,7 +202,7 @@ def same(found: str, expected: str, relative: float) -> bool:
         digits, _, exponent = two.partition("e")
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)
-        allowed = max(relative * abs(float(two)), 2.001 * unit)
+        allowed = max(relative * abs(float(two)), absolute, 2.001 * unit)
         if not decimals and not exponent:  # an integer, up to its last bit
             allowed = 0.0 if one.lstrip("+-").isdigit() else relative * abs(float(two))
         if abs(float(one) - float(two)) > allowed:

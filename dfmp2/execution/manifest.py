@@ -340,7 +340,7 @@ def make_batch(
     """The batch of files given on the command line, relative to `root`, all computed with the same
     `values`."""
     # Absolute, since workers on a cluster have other working directories.
-    root = _existing(Path.cwd() / (root or ""))
+    root = Path.cwd() / _existing(Path(root or ""))
     given = {
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
