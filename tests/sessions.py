@@ -30,6 +30,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -229,14 +230,17 @@ def of_command(words: list[str]) -> list[str]:
 
 
 def of_expression(code: str, names: dict[str, Any]) -> list[str]:
-    """The value of the last expression of a line of Python, and what its statements printed."""
+    """The value of the last expression of a line of Python, what its statements printed, and
+    warnings."""
     out = StringIO()
-    with redirect_stdout(out), redirect_stderr(StringIO()):
+    told = warnings.catch_warnings(record=True, action="always", category=UserWarning)
+    with redirect_stdout(out), redirect_stderr(StringIO()), told as warned:
         try:
             value = _value(code, names)
         except Exception as error:  # noqa: BLE001 - what a caller would see
             return [f"{type(error).__name__}: {masked(str(error))}"]
     lines = of_text(out.getvalue())
+    lines += dict.fromkeys(masked(f"warning: {one.message}") for one in warned)
     if isinstance(value, dict | list | tuple):
         lines += [here(f"{path} {rounded(item)}") for path, item in leaves(_plain(value))]
     elif value is not None:

@@ -442,6 +442,7 @@ def test_workers_of_a_batch_share_what_the_command_line_or_else_the_manifest_giv
     monkeypatch.setattr("dfmp2.execution.batch.BatchRun.suitable_workers", three)
     head = 'threads = 6\nmemory = "4GB"\nscratch = "s"\ntask = "optimize"\n'
     (folder / "sub" / "m.toml").write_text(MANIFEST.replace('backend = "nki"\n', head))
+    (folder / scratch).mkdir()
     passed = arguments("batch run", "sub/m.toml", "--root", ".", "--output", "n", *words)
     share = [passed[f".0.1.share.{name}"] for name in ("threads", "memory")]
     assert (passed[".0.2"], share[0], share[1] // 10**6) == (workers, threads, megabytes)

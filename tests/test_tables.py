@@ -666,7 +666,7 @@ PLANNED = {
         "--basis aug-cc-pvtz --method drpa --xc lc_wpbe --grid 0 --memory 2GB --json",
         "--basis cc-pvdz --method ks --xc camb3lyp --grid 0 --gradient --memory 155MB --json",
         "--basis cc-pv5z --frozen-core auto --scf-starts 2 --memory 300MB --json",
-        "--basis cc-pvdz --reference rohf --method scs-mp2 --gradient --memory 2GB",
+        "--basis cc-pvdz --reference rohf --method scs-mp2 --memory 2GB",
     ),
 }
 
