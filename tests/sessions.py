@@ -50,6 +50,7 @@ from tests.test_outputs import CHANGING, LEFT_OUT, TIME_OF_A_RUN, heard, leaves,
 
 STORED = Path(__file__).parent / "data" / "sessions"
 INDENT = "    "
+SESSION = "<session>"  # file of the Python lines, in which their warnings arise
 LONGEST = 60  # lines of a file that are shown; of a longer one, sums
 RELATIVE = 1e-6
 ABSOLUTE = 4e-9  # Eh by which energies of pairs in mixed precision differ between processors
@@ -240,7 +241,8 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
         except Exception as error:  # noqa: BLE001 - what a caller would see
             return [f"{type(error).__name__}: {masked(str(error))}"]
     lines = of_text(out.getvalue())
-    lines += dict.fromkeys(masked(f"warning: {one.message}") for one in warned)
+    ours = [one for one in warned if one.filename == SESSION]  # not those of other libraries
+    lines += dict.fromkeys(masked(f"warning: {one.message}") for one in ours)
     if isinstance(value, dict | list | tuple):
         lines += [here(f"{path} {rounded(item)}") for path, item in leaves(_plain(value))]
     elif value is not None:
@@ -251,10 +253,10 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
 def _value(code: str, names: dict[str, Any]) -> Any:
     """The value of the last expression of a line of Python; a statement has none."""
     *first, last = ast.parse(code).body
-    exec(compile(ast.Module(first, []), "session", "exec"), names)
+    exec(compile(ast.Module(first, []), SESSION, "exec"), names)
     if isinstance(last, ast.Expr):
-        return eval(compile(ast.Expression(last.value), "session", "eval"), names)
-    exec(compile(ast.Module([last], []), "session", "exec"), names)
+        return eval(compile(ast.Expression(last.value), SESSION, "eval"), names)
+    exec(compile(ast.Module([last], []), SESSION, "exec"), names)
     return None
 
 
