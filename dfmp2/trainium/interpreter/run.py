@@ -116,13 +116,7 @@ class Loader:
     def _builtins(self, path: Path) -> dict[str, Any]:
         allowed: dict[str, Any] = {name: getattr(builtins, name) for name in BUILTINS}
 
-        def load_import(
-            name: str,
-            _: Any = None,
-            __: Any = None,
-            ___: tuple[str, ...] | None = (),
-            ____: int = 0,
-        ) -> Any:
+        def load_import(name: str, *_: Any) -> Any:
             if name == "__future__":
                 return __import__("__future__")
             if name == "nki" or name.startswith("nki."):
