@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from dfmp2.host import processes
 from dfmp2.host.processes import exit_code
 from dfmp2.host.scratch import Space, require_space
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import Check, MP2Result
 from dfmp2.output.checkpoint import VARIABLE
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed, wait_until
@@ -266,6 +267,20 @@ def test_a_broken_device_ends_the_run(
 
 
 # --- a disk that is full --------------------------------------------------------------------------
+
+
+def test_an_item_that_pyscf_contradicts_leaves_no_result(folder: Path) -> None:
+    """Which the next run would count as complete."""
+    asked = {"basis": "sto-3g", "task": "optimize"}
+    (item,) = make_batch(["h2.xyz"], asked, folder / "out", folder).items
+
+    def compute(*given: object, **options: object) -> MP2Result:
+        wrong = Check("PySCF", -1.0, -0.1, -0.2, 0.0, 2e-8, 0.0, allowed=1e-8)
+        return replace(mp2_energy(*given, **options), check=wrong)  # type: ignore[arg-type]
+
+    share = WorkerShare(1, 4 * 10**9)
+    row = compute_item(read_input(item), None, None, "", share, compute)
+    assert (row.status, row.exit_code) == ("failed", 8) and not item.target.exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])

@@ -343,8 +343,8 @@ def test_what_cannot_fit_is_refused_before_it_is_counted():
 def test_whole_pieces_of_fitted_integrals_are_sent_once_for_both_spins():
     """Seven tiles of basis functions: three slices of fitting functions in two pieces of two; the
     orbitals of each spin with the padded virtual ones of both."""
-    spins = Shape(9, 300, 300), Shape(7, 310, 300)
-    elements = 2 * 2 * 128 * 896**2 + 896 * (9 + 7 + 2 * 384)
+    spins = Shape(9, 300, 300), Shape(7, 390, 300)
+    elements = 2 * 2 * 128 * 896**2 + 896 * (9 + 7 + 2 * 512)
     assert calls.transform_traffic(spins, 800) == 4 * elements
 
 

@@ -162,7 +162,7 @@ class Shifted(scf.hf.RHF):  # type: ignore[misc]
 
     def energy_nuc(self) -> float:
         """Wrong by 0.3 Eh."""
-        return float(super().energy_nuc()) + 0.3
+        return float(super().energy_nuc()) - 0.3
 
 
 def _with_x2c(**settings: Any) -> Any:
