@@ -220,7 +220,7 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
     assert name("--queue", "other", "--s3", "s3://other/place") == name()
     others = [("--image", "other"), ("--job-role", ROLE), ("--attempts", "3"), ("--memory", "2GB")]
     names = {name(), name("--instance", "trn1.2xlarge"), *(name(*other) for other in others)}
-    assert len(names) == len(others) + 2
+    assert sorted(map(len, names)) == [26] * (len(others) + 1) + [35]
 
 
 @pytest.mark.parametrize(

@@ -231,19 +231,20 @@ def test_steps_share_what_the_options_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "given", "chained", "expected"),
+    ("elsewhere", "given", "chained", "cores", "expected"),
     [
-        (None, None, False, (1, 8)),
-        (StepWorkers(3), None, False, (2, 4)),  # never more than steps
-        (StepWorkers(3), 5, True, (2, 5)),  # threads are those of each
-        (StepWorkers(1), None, False, (1, 8)),
-        (StepWorkers(), None, False, (2, 4)),
-        (StepWorkers(), 3, False, (2, 1)),  # threads are those of all
-        (StepWorkers(), None, True, (1, 8)),
+        (None, None, False, 8, (1, 8)),
+        (StepWorkers(3), None, False, 8, (2, 4)),  # never more than steps
+        (StepWorkers(3), 5, True, 8, (2, 5)),  # threads are those of each
+        (StepWorkers(3), None, False, 1, (2, 1)),
+        (StepWorkers(1), None, False, 8, (1, 8)),
+        (StepWorkers(), None, False, 8, (2, 4)),
+        (StepWorkers(), 3, False, 8, (2, 1)),  # threads are those of all
+        (StepWorkers(), None, True, 8, (1, 8)),
     ],
 )
-def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained, expected):
-    monkeypatch.setattr(runs, "usable_cores", lambda: 8)
+def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained, cores, expected):
+    monkeypatch.setattr(runs, "usable_cores", lambda: cores)
     monkeypatch.setattr(runs, "processes", lambda group, kind, cores: min(cores, len(group)))
     options = Options("sto-3g", threads=given, backend="cpu")
     study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")

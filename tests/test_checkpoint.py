@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -374,6 +375,22 @@ def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
         compute("h2o", SMALL, kept, start=start)
     same = compute("h2o", replace(SMALL, basis="STO-3G"), kept)
     assert same["scf/e_tot"] == whole["scf/e_tot"]
+
+
+@pytest.mark.parametrize(
+    ("every", "spent", "due"), [("5", 0.03, 105.03), ("5", 0.5, 150.5), ("0", 0.5, 100.5)]
+)
+def test_at_most_a_hundredth_of_the_time_is_spent_on_saving(
+    every: str, spent: float, due: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save begins at 100 s; the next one follows after at least `every` s."""
+    times = iter((0.0, 100.0, 100.0 + spent))
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(FileCheckpoint, "write", lambda _: None)
+    monkeypatch.setenv(VARIABLE, every)
+    kept = FileCheckpoint(tmp_path / "x.h5")
+    kept.save()
+    assert kept._due == pytest.approx(due)
 
 
 class Asked(Checkpoint):

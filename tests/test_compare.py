@@ -704,6 +704,8 @@ def test_core_potential_and_ghosts(iodide_result):
     assert [line for line in potential if "potential" in line] == [f"{x} potential" for x in "fspd"]
     assert text.count("I-ECP") == 1
     assert "assign I_bare orbitalbare" in text
+    atoms_alone = replace(iodide_result.molecule, ghost=(False,) * 4)
+    assert "bare" not in psi4_input(replace(iodide_result, molecule=atoms_alone), 10**9)
 
 
 def test_nothing_but_numbers_and_symbols_gets_in(radical_result):

@@ -352,6 +352,9 @@ def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
             "b.raw",
         }
     assert list(root.iterdir()) == []
+    opened = os.listdir("/proc/self/fd")
+    space.close()
+    assert os.listdir("/proc/self/fd") == opened
 
 
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:

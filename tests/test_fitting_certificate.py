@@ -265,7 +265,9 @@ def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> 
         for c, nocc, nvir in zip(orthonormal, (5, 4), (17, 20), strict=True)
     ]
     for space in spaces:
-        for i, rows in four_center.exact_rows(mole, space, [0, 2, 3], spaces, 2, 2):
+        found = list(four_center.exact_rows(mole, space, [0, 2, 3], spaces, 2, 2))
+        assert [i for i, _ in found] == [0, 2, 3]
+        for i, rows in found:
             for values, other in zip(rows, spaces, strict=True):
                 orbitals = (space.c_occ[:, [i]], space.c_vir, other.c_occ, other.c_vir)
                 expected = ao2mo.general(mole, orbitals, compact=False).reshape(values.shape)

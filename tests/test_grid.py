@@ -245,6 +245,8 @@ def test_a_mean_field_keeps_its_grid() -> None:
         {"radi_method": dft.radi.gauss_chebyshev},
         {"becke_scheme": dft.gen_grid.stratmann},
         {"radii_adjust": dft.radi.becke_atomic_radii_adjust},
+        {"atom_grid": {"H": (20, 50), "F": (30, 110)}},
+        {"atom_grid": {"O": (30, 110)}},
     ):
         points = grid.make_grid(mf.mol, "3")
         vars(points).update(other)

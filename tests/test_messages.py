@@ -369,6 +369,7 @@ def test_an_unknown_method_gets_the_way_out(said_of_it: str) -> None:
 
 def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
     recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "RI-MP2"), 2)
+    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "MP2'"), 2)
     recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--relaxed"), 2)
     recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe"), 2)
     with recorded_error(InputError):

@@ -193,6 +193,15 @@ def test_all_processes_end_although_one_has_died(monkeypatch):
     assert exit_code(second) == 0
 
 
+def test_a_process_that_does_not_end_is_killed(monkeypatch):
+    monkeypatch.setattr(cores, "PATIENCE", 0.1)
+    backend = CoresBackend("nki-interpreter", (0,))
+    process = backend._all[0]._process
+    os.kill(process.pid, signal.SIGSTOP)
+    backend.close()
+    assert exit_code(process) == -signal.SIGKILL
+
+
 def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,6 +289,7 @@ CASES = [
         "product(y, filled((128, 8, 8)), t, False)",
         "product(y, filled((128, 2, 64))[:, 1, :], t, False)",
     ),
+    ("matmul-rank", "product(y, s, filled((128, 8, 8)), False)", ""),
     ("matmul-space", "product(y, x, s64, False)", "product(y, e, s64, False)"),
     ("matmul-size", "product(y, filled((128, 129)), t, False)", ""),
     ("matmul-size", "product(y, s, filled((128, 513)), False)", ""),

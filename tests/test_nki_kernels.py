@@ -415,7 +415,7 @@ def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
     rng = np.random.default_rng(4)
     raw = rng.standard_normal((20, 150, 150))
     a = raw + raw.transpose(0, 2, 1)
-    c_occ, c_vir = rng.standard_normal((150, 19)), rng.standard_normal((150, 40))
+    c_occ, c_vir = rng.standard_normal((150, 19)), rng.standard_normal((150, 520))
     (blocks,) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor(settings))
     expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
     assert len(blocks) == len(expected) == 2

@@ -408,6 +408,8 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(time, "monotonic", clock)
     with Console(quiet=False, log=log) as shown:
+        shown.time_left(100.0)
+        shown.stage("transformation")
         shown.stage("pair energies")
         for done in range(1, 401):  # 100 s
             clock.wait(0.25)
@@ -416,6 +418,7 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
     lines = stream.getvalue().splitlines()
     assert stream.getvalue() == log.getvalue() and "\r" not in stream.getvalue()
     assert lines == [
+        "transformation, about 2 min left",
         "pair energies",
         "  pairs 120/400, about 70 s left",
         "  pairs 240/400, about 40 s left",

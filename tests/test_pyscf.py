@@ -21,6 +21,7 @@ import dfmp2
 from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError
 from dfmp2.interop.pyscf import DFMP2, gradient_from_mean_field
 from dfmp2.progress import Listener
+from dfmp2.scf import adopt
 from dfmp2.validation.compare import recompute
 from tests.recorded import recorded_error, recorded_warning
 
@@ -237,6 +238,13 @@ def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
     make = REFUSED[name]
     with recorded_error(InputError):
         dfmp2.from_mean_field(make(), **PLAIN)
+
+
+def test_a_core_potential_of_a_mean_field_has_a_source() -> None:
+    mole = gto.M(atom="I 0 0 0; H 0 0 1.6", basis="def2-svp", ecp={"I": "def2-svp"}, verbose=0)
+    elements = adopt._basis("orbital", mole, mole.basis, mole._ecp).elements
+    sources = {symbol: element.ecp_source for symbol, element in elements.items()}
+    assert sources == {"I": "PySCF mean field", "H": None}
 
 
 @pytest.mark.parametrize("spin", [0, 1], ids=["alpha", "beta"])

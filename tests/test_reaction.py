@@ -334,9 +334,10 @@ def test_a_stored_hessian_beside_energies(folder: Path) -> None:
     assert atoms.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
         atoms.values["reaction_energy"].value - wavenumber / 2 / 219474.6313632, abs=1e-10
     )
-    low = {"quasi_harmonic": "grimme", "cutoff": 1000.0}
+    low = {"quasi_harmonic": "grimme", "cutoff": 1000.0, "frequencies": True}
+    dfmp2.write(dfmp2.run("h.xyz", "6-31g", threads=1), "h.h5")
     soft = dfmp2.reaction(
-        "h2.h5", "2*h.xyz", "6-31g", symmetry_numbers={"h2": 6}, scale=0.5, **low, **SMALL
+        "h2.h5", "2*h.h5", "6-31g", symmetry_numbers={"h2": 6}, scale=0.5, **low, **SMALL
     )
     assert soft.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
         soft.values["reaction_energy"].value - wavenumber / 4 / 219474.6313632, abs=1e-10

@@ -554,7 +554,7 @@ def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
     """A flat molecule gets half of the usual 340, so that it can be turned; no molecule more than
     340."""
     flat = Molecule(("O", "C", "S"), [[0, 0, -2.2], [0, 0, 0], [0, 0, 2.95]])
-    round_one = Molecule(("C", "F", "F", "F", "F"), 2.5 * np.array(TETRAHEDRON))
+    round_one = Molecule(("C", "F", "F", "F", "F"), 5.0 * np.array(TETRAHEDRON))
     for molecule, lowest, highest in ((flat, 169.0, 171.0), (round_one, 171.0, 341.0)):
         box = re.search(r'viewBox="([^"]+)"', draw_molecule(molecule))
         assert box is not None

@@ -130,10 +130,11 @@ def test_the_data_travel_with_the_package():
     assert "validation/*.json" in project["tool"]["setuptools"]["package-data"]["dfmp2"]
 
 
-def test_synthetic_integrals_are_those_of_the_recipe():
+def test_synthetic_integrals_are_those_of_the_recipe(monkeypatch):
     """B B^T against the recipe written out with PyTorch and a general solver."""
     torch = pytest.importorskip("torch")
     nocc, nvir, naux = 3, 13, 16
+    monkeypatch.setattr(entries, "DRAWN_AT_ONCE", 160)
     b, space = entries.make_synthetic(SyntheticSizes("trnblas", nocc, nvir, naux), 1)
     torch.manual_seed(42)
     n = nocc + nvir
