@@ -885,7 +885,7 @@ def test_a_difference_is_exit_8(
     "script",
     [
         "echo 'Fatal Error: There are no occupied orbitals with beta spin.'; exit 1",
-        "echo a; echo b; echo c; printf 'd\\033[2J\\n'; exit 3",
+        "echo a; printf 'b%0160d\\n' 0; echo c; printf 'd\\033[2J\\n'; exit 3",
         "exit 1",
         "kill -SEGV $$",
         "true",

@@ -187,7 +187,7 @@ def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
         clock.wait(3.0)
         forecast.cycle(3, 1.0)  # rises: nothing more is done
         clock.wait(30.0)
-        forecast.cycle(4, 1e-6)
+        forecast.cycle(4, 1e-7)
         done = 1 / 6 + 5 / 6 / 3
         own = 45 / (done * 48)
         ratio = (36 + 0.2) / (12 + 0.2)

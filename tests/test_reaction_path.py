@@ -264,7 +264,7 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
     top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
 
     def path(start: Molecule, **how: Any) -> Any:
-        return reaction_path.reaction_path(start, ON_SPRINGS, listener=Silent(), **how)
+        return reaction_path.reaction_path(start, ON_SPRINGS, **how)
 
     every = on_springs(monkeypatch, top)
     study = path(top)

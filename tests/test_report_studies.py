@@ -34,6 +34,7 @@ from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
 from tests.report_page import page_of_runs, parse
+from tests.test_error_budget import budget_of
 
 NASTY = "</td><script>alert(1)</script>"
 
@@ -473,7 +474,7 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     assert _extrema(drawn_study("scan", {}, {})) == ""
 
 
-def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them():
+def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them(monkeypatch):
     """One of its points has failed, and the last row is still to come."""
     table = {
         "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
@@ -483,8 +484,10 @@ def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them():
     settings = {"coordinates": list(table)[:2], "grid": [[0.7, 0.75, 0.8], [95.0, 120.0]]}
     settings |= {"failed": 1, "points": 6}
     study = drawn_study("scan", table, settings=settings)
+    monkeypatch.setattr(Study, "error_budget", budget_of(None))
     elements = parse(study_page(study, [], None, Origin("x.h5", "0" * 64)))
     assert elements.row("failed points") == ["failed points", "1", "of 6"]
+    assert "good to" not in elements.text
     assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
     boxes = re.findall(
         r'<rect class="l(\d)" x="([\d.]+)" y="([\d.]+)" [^>]*><title>([^<]+)</title>',

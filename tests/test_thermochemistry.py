@@ -85,6 +85,7 @@ def test_frequencies_need_a_converged_scf_and_keep_a_tighter_one(
         task: Any = study(molecule, options)
         assert [task.options.scf_conv_tol, task.steps[0].options.scf_conv_tol] == [used, used]
         assert task.free == ("precision", "tolerance")  # of pair energies; amplitudes are float64
+        assert task.chained is (study is reaction_path.reaction_path)
 
 
 @pytest.fixture(scope="module")
