@@ -76,10 +76,13 @@ CHANGES_ALWAYS = (
     (r"<time> on \S+,", "<time> on <host>,"),
     (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
 )
+# Of memory, which is more in a process that has run other tests.
+SIZE = (r"(\b\d+(\.\d+)?|#) ?(MB|GB|kB|GiB|MiB|bytes)\b", "# bytes")
 MASKED = (
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
     (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
-    (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
+    (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h)\b", r"# \4"),
+    SIZE,
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"[-+]?\d(\.\d+)?[eE]-(0[7-9]|[1-9]\d)|\b0\.0e\+00", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
@@ -220,7 +223,7 @@ def of_command(words: list[str]) -> list[str]:
         told = here(done.err).splitlines()
         told = [line for line in told if MESSAGE.search(line) or not HOST.search(line)]
         told = [re.sub(*CHANGES_ALWAYS[0], line) for line in told]
-        lines += heard("\n".join(told))
+        lines += [re.sub(*SIZE, line) for line in heard("\n".join(told))]
     else:
         # Without the iterations of an SCF, but with the help after a wrong command.
         told = [line for line in done.err.splitlines() if done.code == 2 or line[:1] != " "]
