@@ -392,6 +392,20 @@ def write_rates() -> None:
             rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of one file stay together, as `--dist loadfile` says, but sessions, which share nothing."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if "test_sessions.py" in nodeid:
+                return nodeid
+            return str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A separate cache in which the rates of this host are known."""

@@ -4,6 +4,7 @@ something is asked for that does not exist, and each front end speaks in its own
 from __future__ import annotations
 
 import copy
+import copyreg
 import errno
 import json
 import os
@@ -565,6 +566,21 @@ def test_an_error_carries_its_option_through_wraps_and_processes() -> None:
     exists.speak(PYTHON)
     assert str(exists) == "x.h5: overwrite=True replaces it"
     assert joined([Option("a"), Option("bb"), Option("cc")], last=" or ") == "-a, --bb or --cc"
+
+
+def sharing(error: InputError) -> InputError:
+    """A copy as Dask's way of pickling exceptions makes it."""
+    again = InputError.__new__(InputError)
+    again.__dict__ = error.__dict__
+    return again
+
+
+def test_an_error_stays_as_it_is_where_copies_share_attributes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, InputError, lambda one: (sharing, (one,)))
+    error = InputError("x", file="f.xyz")
+    assert [str(error.prefixed(who)) for who in "ab"] == ["a: f.xyz: x", "b: f.xyz: x"]
 
 
 def message_of(call: Any) -> str:

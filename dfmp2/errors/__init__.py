@@ -26,7 +26,6 @@ which each front end writes in its own syntax (`dfmp2.errors.messages`).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -97,7 +96,9 @@ class Dfmp2Error(Exception):
         who : the calculation
         behind : text to append to the message
         """
-        again = copy.copy(self)
+        # Not by `copy`: Dask installs a way of pickling exceptions, and copies then share attributes.
+        again = type(self).__new__(type(self))
+        again.__dict__.update(self.__dict__)
         again._say(Message(f"{who}: ", self.message, behind))
         return again
 
