@@ -197,6 +197,13 @@ def test_a_soft_mode_is_followed_to_the_end() -> None:
     assert result.reference.ladder[-1] == "second order" and result.reference.history[-1, 2] < 4e-8
 
 
+def test_a_soft_mode_of_the_grid_does_not_hold_up_an_atom() -> None:
+    """The grid gives the empty 2p of fluorine a gradient of 1e-5 Eh, which DIIS does not lower."""
+    fluorine = Molecule(("F",), np.zeros((1, 3)), multiplicity=2)
+    found = dfmp2.run(fluorine, "6-31g", method="ks", xc="pbe", **ONE).reference
+    assert found.ladder == ("DIIS", "second order") and found.cycles < 40
+
+
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-7, 1e-8])
 def test_the_last_iteration_is_below_both_tolerances(tolerance: float) -> None:
     """That of the gradient is a tenth of the root of that of the energy."""

@@ -2,7 +2,7 @@
 
     DIIS          PySCF's, at first in float32 if that saves time
     ADIIS         from the lowest energy so far, if DIIS has left it and does not return
-    level shift   when DIIS has used its share of the cycles
+    level shift   when DIIS has used its share of the cycles, unless it has stalled
     second order  with the remaining cycles
 
 Source of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
@@ -33,6 +33,11 @@ SHIFT_SHARE = 0.2  # likewise; the second-order solver gets the rest
 CLIMBED = 8
 # Eh, norm of the orbital gradient; closer to convergence, rounding alone may raise the energy
 FAR = 1e-3
+# Iterations of DIIS with gradients below FAR and within a factor STALLED_BY of each other after which
+# only a second-order step lowers them: the integration grid gives a rotation that costs no energy,
+# such as that of the open shell of an atom, a gradient and almost no curvature
+STALLED = 8
+STALLED_BY = 1.1
 CALM = 5e-3  # Eh, gradient below which ADIIS ends
 CALM_LEAST = 4  # iterations it gets at least
 SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
@@ -99,6 +104,7 @@ class Ladder:
         self.history: list[Iteration] = []
         self._rung_start = 0  # number of iterations before the present rung
         self._gave_up = False  # whether DIIS has left the lowest energy for good
+        self._stalled = False  # whether DIIS no longer lowers the gradient
         self._schedule: SingleSchedule | None = None
         self._macro = -1  # number of the last second-order iteration, from 0
         # Of the last iteration, and of the one with the lowest energy
@@ -153,6 +159,9 @@ class Ladder:
                 rungs.insert(0, ("ADIIS", diis - len(self.history)))
             elif rung == "ADIIS":
                 rungs.insert(0, ("DIIS", diis - len(self.history)))
+            elif self._stalled:
+                rungs = [("second order", limit - len(self.history))]
+                self._stalled = False
         raise self._not_converged()
 
     def _begin_in_single(self) -> None:
@@ -176,7 +185,7 @@ class Ladder:
         mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
         mf.DIIS = adiis() if rung == "ADIIS" else commutator_diis()
         mf.kernel(density)
-        if rung == "ADIIS" or self._gave_up:
+        if rung == "ADIIS" or self._gave_up or self._stalled:
             mf.converged = False
         if mf.converged and self._fock is not None:  # one electron needs no iteration
             # The Fock matrix of the last density, neither extrapolated nor level-shifted.
@@ -242,7 +251,9 @@ class Ladder:
             done = converged(envs)
         if not done and self.rungs == ["DIIS"] and not self._turned:
             self._gave_up = climbed(self.history)
-        return done or self._gave_up
+        if not done and self.rungs[-1] == "DIIS" and not self._gave_up:
+            self._stalled = stalled(self.history)
+        return done or self._gave_up or self._stalled
 
     def _not_converged(self) -> ConvergenceError:
         _, change, gradient = self.history[-1]
@@ -289,6 +300,13 @@ def climbed(history: list[Iteration]) -> bool:
     energies = [energy for energy, _, _ in history]
     gradients = [gradient for _, _, gradient in history]
     return min(energies[-CLIMBED:]) > min(energies[:-CLIMBED]) and min(gradients[-CLIMBED:]) > FAR
+
+
+def stalled(history: list[Iteration]) -> bool:
+    """Whether the gradient has hardly changed for STALLED iterations, close to convergence."""
+    gradients = [gradient for _, _, gradient in history[-STALLED:]]
+    few = len(gradients) < STALLED
+    return not few and max(gradients) < min(FAR, STALLED_BY * min(gradients))
 
 
 def adiis() -> Any:
