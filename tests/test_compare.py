@@ -772,7 +772,7 @@ def test_psi4_is_asked_for_the_parts_of_a_functional(radical_result):
         "c_functionals": {"GGA_C_LYP": {"alpha": 0.7}, "GGA_C_P86": {"alpha": 0.3}},
         "c_mp2": {"os": 1.0, "ss": 1.0},
     }
-    for changes in ({"grid": "3"}, {"xc": "camb3lyp"}, {"energy_xc": "b3lyp"}):
+    for changes in ({"grid": "3"}, {"xc": "camb3lyp", "grid": "3"}, {"energy_xc": "b3lyp"}):
         with recorded_error(UnsupportedByBackend):
             psi4_input(replace(found, reference=replace(reference, **changes)), 10**9)
 

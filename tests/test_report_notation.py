@@ -44,6 +44,10 @@ from dfmp2.output.html.sources import first
         ("cc-pvdz-jkfit.dat water-cc-pvdz.h5", "cc-pvdz-jkfit.dat water-cc-pvdz.h5"),
         ("atoms 1-5, 6-10", "atoms 1-5, 6-10"),
         ("--basis and -o", "--basis and -o"),
+        (
+            "uhf below: --reference uhf, --tolerance 1e-9",
+            "UHF below: --reference uhf, --tolerance 1e-9",
+        ),
         ("step-1e-05x", "step-1e-05x"),
         ("O1-H2, 1e5c", "O1-H2, 1e5c"),
     ],

@@ -48,7 +48,7 @@ def study(folder, water, radical):
     one, other = hdf5.read(water.path), hdf5.read(radical.path)
     runs = {
         "complex": replace(one, diagnostics=replace(one.diagnostics, warnings=("dark", "cold"))),
-        "fragment": replace(other, diagnostics=replace(other.diagnostics, warnings=())),
+        "fragment": replace(other, diagnostics=replace(other.diagnostics, warnings=("dark",))),
     }
     found = Study(
         kind="interaction",
@@ -91,7 +91,7 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
         "the same",
     ]
     assert elements.row("status")[1] == "incomplete"
-    assert elements.row("warnings")[:3] == ["warnings", "2", "in 1 of 2 runs"]
+    assert elements.row("warnings")[:3] == ["warnings", "2", "in 2 of 2 runs"]
     assert ["distance", "1.9", "Å", "", "between them"] in elements.rows
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H₂O")[6] == f"{water.json['mp2_total_energy']:.10f}"

@@ -99,6 +99,24 @@ class Warned(NamedTuple):
     differs: bool = False
 
 
+def run_warnings(runs: Mapping[str, MP2Result]) -> list[Warned]:
+    """The warnings of named runs; runs whose warnings differ only in figures, such as the points of
+    a scan, are grouped."""
+    texts: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
+    for name, result in runs.items():
+        for text in result.diagnostics.warnings:
+            pattern = FIGURE.sub("#", text)
+            texts.setdefault(pattern, []).append(text)
+            warned = names.setdefault(pattern, [])
+            if name not in warned:
+                warned.append(name)
+    return [
+        Warned(said[0], tuple(names[pattern]), differs=len(set(said)) > 1)
+        for pattern, said in texts.items()
+    ]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Study:
     """Several results and the numbers derived from them.
@@ -177,24 +195,8 @@ class Study:
 
     @property
     def all_warnings(self) -> list[Warned]:
-        """Its own warnings and those of its runs.
-
-        Runs whose warnings differ only in figures, such as the points of a scan, are grouped.
-        """
-        texts: dict[str, list[str]] = {}
-        runs: dict[str, list[str]] = {}
-        for name, result in self.runs.items():
-            for text in result.diagnostics.warnings:
-                pattern = FIGURE.sub("#", text)
-                texts.setdefault(pattern, []).append(text)
-                names = runs.setdefault(pattern, [])
-                if name not in names:
-                    names.append(name)
-        of_runs = [
-            Warned(said[0], tuple(runs[pattern]), differs=len(set(said)) > 1)
-            for pattern, said in texts.items()
-        ]
-        return [*(Warned(text, ()) for text in self.warnings), *of_runs]
+        """Its own warnings and those of its runs, `run_warnings`."""
+        return [*(Warned(text, ()) for text in self.warnings), *run_warnings(self.runs)]
 
     @property
     def results(self) -> dict[str, MP2Result]:

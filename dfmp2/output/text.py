@@ -29,6 +29,7 @@ from dfmp2.output.document import (
     displayed_width,
     document_text,
     size,
+    wrap_text,
 )
 from dfmp2.output.reports.energies import frozen_before_pairs, list_pairs, quoted_energies
 from dfmp2.output.reports.method import heading, method_name, point_charge_line, spin_fact
@@ -146,10 +147,10 @@ def _screen(
 ) -> str:
     """What was computed, what came out, what to know of it and how good it is, what it cost, and
     the command that prints the rest."""
-    ending = [cost] if cost else []
+    ending = wrap_text(cost, WIDEST)
     if path is not None:
         ending.append(f"details: {shlex.join(['dfmp2', 'show', path])}")
-    if len(ending) > 1 and displayed_width("; ".join(ending)) <= WIDEST:
+    if len(ending) == 2 and displayed_width("; ".join(ending)) <= WIDEST:
         ending = ["; ".join(ending)]
     lines = [*subject, *block_lines(tables), "", *block_lines(texts), *ending]
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -23,7 +23,8 @@ from dfmp2.mp2.identity import method, method_differences, point_charges_digest
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import DOUBTS, Block, Note, Section, Table, document_text
-from dfmp2.output.study import is_study, read_study
+from dfmp2.output.reports.study import warning_text
+from dfmp2.output.study import is_study, read_study, run_warnings
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
 from dfmp2.studies.thermochemistry import make_thermochemistry, require_usual
@@ -97,7 +98,7 @@ class Ranking:
     conformers : tuple of Ranked
         The lowest first.
     notes, warnings : tuple of str
-        How G was obtained, and what may be counted twice.
+        How G was obtained; what may be counted twice, and the warnings of the results.
     """
 
     quantity: str
@@ -258,6 +259,9 @@ def rank_conformers(
         ]
     if quantity == GIBBS:
         notes.insert(0, _about_gas(conditions))
+    warnings = _alike(candidates, energies)
+    warned = run_warnings({one.name: one.result for one in candidates})
+    warnings += [warning_text(one, of=len(candidates), runs="conformers") for one in warned]
     first = candidates[0].result
     conformers, ensemble = _weighted(candidates, energies, counted, conditions.temperature)
     return Ranking(
@@ -268,7 +272,7 @@ def rank_conformers(
         conformers=conformers,
         ensemble_energy=ensemble,
         notes=tuple(notes),
-        warnings=tuple(_alike(candidates, energies)),
+        warnings=tuple(warnings),
     )
 
 

@@ -334,8 +334,8 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
         settings |= {"s_orthogonalization": "canonical", "s_tolerance": f"{OVERLAP_CUT:.1e}"}
     task = "energy('mp2')"
     if result.options.correlation.double_hybrid:
-        settings |= _grid(result)
         task = f"energy('scf', dft_functional={_functional(result)!r})"
+        settings |= _grid(result)
     blocks.append(
         "set {\n" + "".join(f"{name} {value}\n" for name, value in settings.items()) + "}"
     )

@@ -56,7 +56,7 @@ def _extxyz(result: MP2Result) -> bytes:
     if reason:
         raise InputError(
             Option("to"),
-            f" extxyz: {reason}, which the format cannot say: use ",
+            f" extxyz: {result.molecule.name}: {reason}, which the format cannot say: use ",
             Option("to"),
             " xyz",
         )

@@ -79,6 +79,7 @@ WORD = re.compile(
     + "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
     + r")(?![\w+>-]|\.\w)"
 )
+OPTION = re.compile(r"((?<![\w-])--[a-z][a-z-]*+(?: [^\s,;:()]+)?)")  # with the word after it
 POWER = re.compile(r"(?<=[A-Za-zÅ°0])\^(-?\d+)")
 EXPONENT = re.compile(r"(?<![A-Za-z_])(\d+(?:\.\d+)?)e([+-])0*(\d{1,3})\b")
 NEGATIVE = re.compile(r"(?<![\w.)\]+-])-(?=\d)")
@@ -95,7 +96,13 @@ POPLE = re.compile(r"(?<![\w.-])(sto-\d|\d-\d{2,3}\+{0,2})g(\*{0,2})(?![\w-]|\.\
 
 
 def written(text: str) -> str:
-    """A text of the program with names, units, dates and numbers as people write them."""
+    """A text of the program with names, units, dates and numbers as people write them, but for
+    options and their values."""
+    parts = OPTION.split(text)  # every second one is an option
+    return "".join(part if place % 2 else _typeset(part) for place, part in enumerate(parts))
+
+
+def _typeset(text: str) -> str:
     text = DATE.sub(_date, text)
     text = DUNNING.sub(_dunning, text)
     text = KARLSRUHE.sub(_karlsruhe, text)

@@ -312,21 +312,25 @@ def _checks(r: MP2Result) -> SummaryTile:
     return SummaryTile("checks", ", ".join(words), "; ".join(said), mood)
 
 
-def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
-    """The requested method, and the number of warnings; empty without runs."""
+def _common(study: Study, entries: Sequence[Entry]) -> list[SummaryTile]:
+    """The requested method, and the number of warnings, of which several runs may give the same;
+    empty without runs."""
     if not entries:
         return []
     methods = list(dict.fromkeys(asked_for(entry.result) for entry in entries))
     levels = first(list(dict.fromkeys(level for level, _ in methods)), 2)
-    counts = [len(entry.result.diagnostics.warnings) for entry in entries]
-    of = f"{len(entries) - counts.count(0)} of {counted_text(len(entries), 'run')}"
+    count = len(study.all_warnings)
+    warned = sum(bool(entry.result.diagnostics.warnings) for entry in entries)
+    of = f"in {warned} of {counted_text(len(entries), 'run')}"
+    if count and not warned:
+        of = "not of its runs"
     return [
         SummaryTile(
             "method",
             levels,
             methods[0][1] if len(methods) == 1 else counted_text(len(methods), "method"),
         ),
-        SummaryTile("warnings", sum(counts), f"in {of}", "warning" if any(counts) else ""),
+        SummaryTile("warnings", count, of, "warning" if count else ""),
     ]
 
 
@@ -405,7 +409,7 @@ def _kind_of_point(study: Study) -> SummaryTile:
 
 def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Origin) -> str:
     """The page of a study: its stored results, then its runs, of which there may be none."""
-    tiles = [*_answers(study), *_common(runs)]
+    tiles = [*_answers(study), *_common(study, runs)]
     if not study.complete:
         tiles.append(
             SummaryTile(

@@ -4,6 +4,7 @@ and its basis sets, the mean field."""
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -79,9 +80,16 @@ def method_on_reference(result: Calculated) -> str:
     return f"{level} on {reference}{surroundings}"
 
 
-def reference_name(result: Calculated) -> str:
-    """The reference and the frozen orbitals, e.g. "DF-RHF, 1 frozen core orbital"."""
-    return f"{_reference(result)}{_surroundings(result)}{_frozen(result)}"
+def references_of(runs: Collection[Calculated]) -> str:
+    """The references of runs and their frozen orbitals, e.g. "DF-RHF, 1 frozen core orbital"; where
+    numbers differ, the option that they follow, e.g. "DF-RHF and DF-UHF, --frozen-core auto"."""
+    references = sorted({f"{_reference(run)}{_surroundings(run)}" for run in runs})
+    frozen = {_frozen(run) for run in runs}
+    if len(frozen) > 1:
+        frozen = {f", --frozen-core {run.options.frozen_core}" for run in runs}
+    if len(frozen) > 1:
+        frozen = set()
+    return f"{' and '.join(references)}{''.join(frozen)}"
 
 
 def _reference(result: Calculated) -> str:

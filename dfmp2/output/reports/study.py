@@ -19,7 +19,7 @@ from dfmp2.output.document import (
 from dfmp2.output.drawings.plots import BROADENING, Curve, Limit, convergence, curves, spectrum
 from dfmp2.output.drawings.studies import path_drawing, scan_drawing
 from dfmp2.output.reports.energies import energies, mean_field_heading, mean_field_sign
-from dfmp2.output.reports.method import method_on_reference, reference_name
+from dfmp2.output.reports.method import method_on_reference, references_of
 from dfmp2.output.reports.result import budget_blocks
 from dfmp2.output.reports.study_tables import (
     basis_set_table,
@@ -35,7 +35,7 @@ from dfmp2.output.reports.study_tables import (
     values_on_a_screen,
     values_table,
 )
-from dfmp2.output.study import Column, Study
+from dfmp2.output.study import Column, Study, Warned
 from dfmp2.units import (
     KJ_PER_MOL_PER_HARTREE,
     counted_text,
@@ -180,10 +180,9 @@ def cost_of_runs(study: Study) -> str:
     """How many runs a study has, at which level, and their time; "" where it computed none."""
     if not study.runs or study.kind == "thermochemistry":
         return ""
-    levels = {reference_name(run) for run in study.runs.values()}
-    at_level = f" on {levels.pop()}" if len(levels) == 1 else ""
-    seconds = sum(run.timings.total for run in study.runs.values())
-    return f"{counted_text(len(study.runs), 'run')}{at_level}; {seconds:.1f} s"
+    runs = study.runs.values()
+    seconds = sum(run.timings.total for run in runs)
+    return f"{counted_text(len(runs), 'run')} on {references_of(runs)}; {seconds:.1f} s"
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
@@ -199,21 +198,31 @@ def _listed_runs(study: Study) -> dict[str, MP2Result]:
 
 def study_warnings(study: Study) -> list[str]:
     """The warnings of a study and its runs, each with the runs that gave it."""
-    said = []
-    for warned in study.all_warnings:
-        count = len(warned.runs)
-        if count == 0:
-            said.append(warned.text)
-            continue
-        names = ", ".join(warned.runs[:MOST_NAMES])
-        if count > MOST_NAMES:
-            names += ", ..."
-        if count > 1 and warned.differs:
-            names += "; figures of the first"
-        if count > 1:
-            names = f"{count} of {len(study.runs)} runs ({names})"
-        said.append(f"{names}: {warned.text}")
-    return said
+    return [warning_text(warned, of=len(study.runs)) for warned in study.all_warnings]
+
+
+def warning_text(warned: Warned, of: int, runs: str = "runs") -> str:
+    """A warning with the runs that gave it.
+
+    Parameters
+    ----------
+    warned : Warned
+    of : int
+        Number of all runs.
+    runs : str
+        What they are called.
+    """
+    count = len(warned.runs)
+    if count == 0:
+        return warned.text
+    names = ", ".join(warned.runs[:MOST_NAMES])
+    if count > MOST_NAMES:
+        names += ", ..."
+    if count > 1 and warned.differs:
+        names += "; figures of the first"
+    if count > 1:
+        names = f"{count} of {of} {runs} ({names})"
+    return f"{names}: {warned.text}"
 
 
 def vibration_blocks(study: Study) -> list[Block]:
