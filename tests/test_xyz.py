@@ -107,6 +107,7 @@ def test_ghosts() -> None:
     ("comment", "charge", "multiplicity", "origins"),
     [
         ("charge=-1 multiplicity=2", -1, 2, ("comment line", "comment line")),
+        ("charg: -1", -1, 1, ("comment line", "default")),
         ("CHARGE=+1, mult=2;", 1, 2, ("comment line", "comment line")),
         ('Spin_Multiplicity="3" energy=-1.5', 0, 3, ("default", "comment line")),
         ("charge = 1 mult = 2", 1, 2, ("comment line", "comment line")),

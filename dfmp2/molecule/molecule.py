@@ -74,7 +74,7 @@ class Molecule:
         object.__setattr__(self, "charge", _whole("charge", self.charge))
         object.__setattr__(self, "multiplicity", _whole("multiplicity", self.multiplicity))
         if abs(self.charge) > MAX_CHARGE:
-            raise InputError(f"charge {self.charge:.4g} e: expected at most {MAX_CHARGE}")
+            raise InputError(f"charge: expected at most {MAX_CHARGE} e of either sign")
         if self.multiplicity < 1:
             raise InputError(
                 f"multiplicity {self.multiplicity}: expected 2S + 1, so 1 (singlet) or more"
