@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from dfmp2.errors.messages import COMMAND_LINE, serving
 from tests.recorded import MESSAGES
 
 # Shell variables that could decide which tests pass are hidden from the tests and the programs they
@@ -412,6 +413,14 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         write_rates()
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_words() -> Iterator[None]:
+    """Errors of library calls in the words of the command line, as `Message` and the recorded
+    messages have them; a session with `>>>` speaks Python."""
+    with serving(COMMAND_LINE):
         yield
 
 

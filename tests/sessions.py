@@ -43,6 +43,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.errors.messages import PYTHON, serving
 from dfmp2.planning.rates import DiskRates
 from tests.conftest import run_here, write_rates
 from tests.report_page import parse
@@ -315,7 +316,7 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
         elif head.startswith("$ "):
             now = of_command(shlex.split(head.removeprefix("$ ")))
         elif head.startswith(">>> "):
-            with fixed_host():
+            with fixed_host(), serving(PYTHON):
                 now = of_expression(head.removeprefix(">>> "), names)
         yield head, below, now
 

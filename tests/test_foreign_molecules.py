@@ -147,7 +147,6 @@ def test_a_molecule_of_qcschema() -> None:
         ({"real": [True, False], "fragment_multiplicities": [1, 2]}, (0, 1)),
         ({"molecular_charge": 3.0}, (3, 1)),
         ({"molecular_charge": None, "fragments": None, "real": None}, (0, 1)),
-        ({"molecular_charge": 10**400}, (10**400, 1)),
     ],
 )
 def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[int, int]) -> None:

@@ -43,10 +43,10 @@ def database(tmp_path: Path) -> Path:
     with connect(path) as rows:
         rows.write(Atoms("H2", [[0, 0, 0], [0, 0, 0.74]]), name="short bond")
         gone = rows.write(Atoms("He"))
-        rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), total_charge=-1, multiplicity=1)
+        rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), net_charge=-1, multiplicity=1)
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 1]))
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.1]]), charge=2)
-        data = {"charge": 1, "multiplicity": 4}
+        data = {"charge": 1, "mult": 4}
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 0]), data=data)
         del rows[gone]
     return path

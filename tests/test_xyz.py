@@ -84,14 +84,30 @@ def test_a_file_in_bohr(tmp_path: Path) -> None:
 
 
 def test_ghosts() -> None:
-    atoms = "O 0 0 0\n@H 0 0 1\nGh(h) 0 0 -1\n@8 0 0 3\nGH(Cl) 0 0 6"
-    assert parse(f"5\n\n{atoms}").molecule.labels == ("O", "@H", "@H", "@O", "@Cl")
+    words = [
+        "O",
+        "@H",
+        "Gh(h)",
+        "@8",
+        "GH(Cl)",
+        "H:",
+        "h-Bq",
+        "BqH",
+        "ghost-H",
+        "GHOST_H",
+        "X-H",
+        "Cl:",
+    ]
+    atoms = "\n".join(f"{word} 0 0 {2 * number}" for number, word in enumerate(words))
+    labels = ["O", "@H", "@H", "@O", "@Cl", *["@H"] * 6, "@Cl"]
+    assert parse(f"12\n\n{atoms}").molecule.labels == tuple(labels)
 
 
 @pytest.mark.parametrize(
     ("comment", "charge", "multiplicity", "origins"),
     [
         ("charge=-1 multiplicity=2", -1, 2, ("comment line", "comment line")),
+        ("charg: -1", -1, 1, ("comment line", "default")),
         ("CHARGE=+1, mult=2;", 1, 2, ("comment line", "comment line")),
         ('Spin_Multiplicity="3" energy=-1.5', 0, 3, ("default", "comment line")),
         ("charge = 1 mult = 2", 1, 2, ("comment line", "comment line")),

@@ -29,6 +29,7 @@ from dfmp2.cli.console import drop_stdout, fitted, takes_colour, without_colour
 from dfmp2.cli.early import LINES, asks_for_json
 from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
+from dfmp2.errors.messages import COMMAND_LINE, serving
 from dfmp2.host.deferred import defer_unused
 from dfmp2.host.threads import require_huge_pages
 from dfmp2.molecule.text import printable
@@ -190,7 +191,10 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
     color = None  # as the terminal supports it
     if without_colour():
         color = False
-    with contextlib.nullcontext() if last else signals.as_before():
+    with (
+        contextlib.nullcontext() if last else signals.as_before(),
+        serving(COMMAND_LINE),
+    ):
         signals.listen()
         _escape_what_cannot_be_written()
         defer_unused()

@@ -21,7 +21,8 @@
 Exit code 0 is success, 1 a fault in dfmp2 itself (KernelFailed: a kernel failed while it ran), 2 a
 command line that cannot be parsed.
 A message says what was given, what was expected and what to do about it. Options in it are values,
-which each front end writes in its own syntax (`dfmp2.errors.messages`).
+which each front end writes in its own syntax (`dfmp2.errors.messages`): the text of an error is in
+Python's, in the command line's within a command, and in that of a document that it is about.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from dfmp2.errors.messages import Command, Message, Option, Part, Words, in_words
+from dfmp2.errors.messages import (
+    Command,
+    Message,
+    Option,
+    Part,
+    Words,
+    front_end,
+    in_words,
+)
 
 __all__ = [
     "EXIT_CODES",
@@ -70,7 +79,7 @@ class Dfmp2Error(Exception):
 
     Attributes
     ----------
-    message : the same as a text, in the syntax of the command line
+    message : what `str` shows in the syntax of the front end
     goes_on : whether repeating the command can help
     """
 
@@ -81,6 +90,12 @@ class Dfmp2Error(Exception):
     def __init__(self, *parts: Part) -> None:
         self.message = Message(*parts)
         super().__init__(str(self.message))
+
+    def __str__(self) -> str:
+        return in_words(self.message, front_end())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     @property
     def option(self) -> Option | None:
@@ -103,7 +118,7 @@ class Dfmp2Error(Exception):
         return again
 
     def speak(self, words: Words) -> None:
-        """Word the message for a given front end from now on."""
+        """Word the message for good, whatever the front end of the process."""
         self._say(Message(in_words(self.message, words)))
 
     def _say(self, message: Message) -> None:
@@ -113,7 +128,7 @@ class Dfmp2Error(Exception):
 
 @contextmanager
 def speaking(words: Words) -> Iterator[None]:
-    """Word the errors of a block, or of a decorated function, for a front end."""
+    """Word the errors of a block, or of a decorated function, for a document or a front end."""
     try:
         yield
     except Dfmp2Error as error:

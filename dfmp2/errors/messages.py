@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol
@@ -154,6 +155,24 @@ COMMAND_LINE = CommandLineWords()
 PYTHON = PythonWords()
 MANIFEST = ManifestWords()
 QCSCHEMA = QCSchemaWords()
+
+_front_ends: list[Words] = [PYTHON]  # of this process, the innermost one last
+
+
+def front_end() -> Words:
+    """The words of the user of this process: Python's, within a command the command line's."""
+    return _front_ends[-1]
+
+
+@contextmanager
+def serving(words: Words) -> Iterator[None]:
+    """Show errors in the words of another front end during a block."""
+    _front_ends.append(words)
+    try:
+        yield
+    finally:
+        _front_ends.pop()
+
 
 Part = str | Option | Command
 

@@ -456,9 +456,8 @@ def compute_item(
         if isinstance(error, DiskFull) or (
             isinstance(error, OSError) and disk_refusal(error) is DiskFull
         ):
-            return replace(
-                row, status="pending", error=str(error), notes=tuple(notes), blocked=DiskFull
-            )
+            said = error.message if isinstance(error, Dfmp2Error) else str(error)
+            return replace(row, status="pending", error=said, notes=tuple(notes), blocked=DiskFull)
         row = _row_of_error(given.item, error, share)
         row = replace(row, seconds=time.perf_counter() - begun)
     finally:

@@ -33,7 +33,7 @@ from dfmp2.interop.python import (
 )
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import OF_THE_MACHINE, Keywords, default_backend, make_options
+from dfmp2.options import OF_THE_MACHINE, Keywords, default_backend, make_options, parse_texts
 from dfmp2.options.methods import MP2
 from dfmp2.output.json import UNITS_OF_NUMBERS, frame
 from dfmp2.progress import Listener
@@ -177,7 +177,8 @@ def batch(
     values: dict[str, Any] = {**options}
     if basis is not None:
         values["basis"] = basis
-    if not isinstance(molecules, str | os.PathLike | Iterable):
+    is_one = hasattr(molecules, "get_chemical_symbols")  # ASE's Atoms can be iterated over
+    if is_one or not isinstance(molecules, str | os.PathLike | Iterable):
         raise InputError(f"{molecules!r}: expected molecules in a list, or a manifest")
     if isinstance(molecules, str | os.PathLike):
         planned = _manifest(molecules, values, output)
@@ -298,12 +299,11 @@ def read_many(
     folder = Path(source)
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder: name the output folder of a batch")
-    if isinstance(only, str):
-        raise InputError(Option("only", only), f': expected a sequence of names, as ("{only}",)')
+    only = parse_texts("only", only, "total_energy")
     for attribute in only:
         if attribute.partition(".")[0] not in dir(MP2Result):
             raise InputError(Option("only", attribute), ": a result has no such attribute")
-    return _read_each(sorted(folder.glob("*.h5")), tuple(only), verify=verify)
+    return _read_each(sorted(folder.glob("*.h5")), only, verify=verify)
 
 
 def _read_each(

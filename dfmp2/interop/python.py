@@ -143,9 +143,9 @@ def run(
 
     Parameters
     ----------
-    molecule : str, path, Molecule, ase.Atoms or pyscf.gto.Mole
-        Path of an xyz file (or .mol, .sdf, .pdb, through ASE), a Molecule, ASE's Atoms or PySCF's
-        Mole, whose basis is ignored.
+    molecule : str, path, Molecule, ase.Atoms, pyscf.gto.Mole or qcelemental.models.Molecule
+        Path of an xyz file (or .mol, .sdf, .pdb, through ASE), a Molecule, ASE's Atoms, PySCF's
+        Mole, whose basis is ignored, or QCElemental's Molecule.
     basis : str
         Name of the orbital basis.
     charge, multiplicity : int, optional
@@ -204,7 +204,7 @@ def prove(result: MP2Result, listener: Listener, *, required: bool) -> MP2Result
     try:
         result.require_proofs()
     except ComparisonFailed as error:
-        listener.warning(str(error))
+        listener.warning(error.message)
     return result
 
 
@@ -283,10 +283,16 @@ def _converted(molecule: Any, state: Mapping[str, Any]) -> Molecule:
         molecule = Molecule.from_ase(molecule, **state)
     elif hasattr(molecule, "atom_pure_symbol"):
         molecule = Molecule.from_pyscf(molecule)
+    elif hasattr(molecule, "molecular_charge"):
+        molecule = Molecule.from_qcschema(molecule)
+    if isinstance(molecule, Mapping):
+        raise InputError(
+            "molecule is a mapping: dfmp2.Molecule.from_qcschema reads a molecule of QCSchema"
+        )
     if not isinstance(molecule, Molecule):
         raise InputError(
             f"molecule is a {type(molecule).__name__}: expected the path of an xyz file, a "
-            "dfmp2.Molecule, ASE's Atoms or PySCF's Mole"
+            "dfmp2.Molecule, ASE's Atoms, PySCF's Mole or QCElemental's Molecule"
         )
     return molecule.with_state(state["charge"], state["multiplicity"])
 

@@ -65,8 +65,10 @@ def read_keywords(
     """
     if not isinstance(basis, str):
         raise InputError(f"basis {basis!r}: expected the name of a basis set, such as cc-pvdz")
-    if basis.strip() and parse_parts(basis).files:
-        raise InputError(f"basis {basis!r} names a file: expected names of basis sets")
+    sets = {"basis": basis, **{name: keywords.get(name) for name in ("auxbasis", "scf_auxbasis")}}
+    for name, text in sets.items():
+        if isinstance(text, str) and text.strip() and parse_parts(text).files:
+            raise InputError(f"{name} {text!r} names a file: expected names of basis sets")
     for name in keywords:
         if name in refused:
             raise InputError(f"keyword {name} cannot be given: {refused[name]}")

@@ -21,7 +21,7 @@ from dfmp2.interop.studies import (
     units_of,
 )
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import Keywords
+from dfmp2.options import Keywords, parse_texts
 from dfmp2.output.study import Study
 from dfmp2.studies.frequencies import hessian_of, read_hessian
 from dfmp2.studies.geometric_search import MINIMUM, Search
@@ -81,7 +81,7 @@ def thermo(
         scale=scale,
         quasi_harmonic=quasi_harmonic,
         cutoff=cutoff,
-        isotopes=tuple(isotopes),
+        isotopes=parse_texts("isotopes", isotopes, "1=2H"),
         symmetry=symmetry_number,
     )
     if isinstance(source, Study):
@@ -138,7 +138,9 @@ def rank(
     )
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
-    return rank_files(complete_files(sources), conditions, by, degeneracies or {})
+    return rank_files(
+        complete_files(sources), conditions, by, _by_name("degeneracies", degeneracies)
+    )
 
 
 def complete_files(
@@ -258,10 +260,12 @@ def reaction(
     asked = Reaction(
         reactants=_terms("reactants", reactants),
         products=_terms("products", products),
-        charges=options.get("charges") or {},
-        multiplicities=options.get("multiplicities") or {},
-        symmetry_numbers=options.get("symmetry_numbers") or {},
-        transition_states=options.get("transition_states", ()),
+        charges=_by_name("charges", options.get("charges")),
+        multiplicities=_by_name("multiplicities", options.get("multiplicities")),
+        symmetry_numbers=_by_name("symmetry_numbers", options.get("symmetry_numbers")),
+        transition_states=parse_texts(
+            "transition_states", options.get("transition_states", ()), "ts"
+        ),
     )
     search = None
     if options.get("optimize"):
@@ -292,13 +296,28 @@ def reaction(
     return reaction_energy(species, level, computed, **carrying_out(options, "dfmp2.reaction"))
 
 
+def _by_name(name: str, given: Any) -> Mapping[str, int]:
+    """Values by the name of a molecule or file, {} if none were given.
+
+    Raises
+    ------
+    InputError : it is no mapping
+    """
+    if not given:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(Option(name, given), ": expected values by name, as {'oh': -1}")
+    return given
+
+
 def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
     """Coefficients and what they belong to, for one side."""
     option = Option(side)
     if isinstance(written, str):
         return parse_terms(written, option)
     terms: list[Term] = []
-    if isinstance(written, Molecule):
+    # ASE's Atoms are one molecule, though they can be iterated over.
+    if isinstance(written, Molecule | os.PathLike) or hasattr(written, "get_chemical_symbols"):
         written = [written]
     if not isinstance(written, Iterable):
         raise InputError(option.of(written), ": expected molecules, as in ['2*h2.xyz', 'o2.xyz']")

@@ -289,6 +289,9 @@ MOST_SHOWN = 60  # characters of a line in a message
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EeDd][+-]?\d+)?")
 KINDS = ("spherical", "cartesian")  # words in a file for its kind of functions
 NWCHEM, GAUSSIAN = "NWChem", "Gaussian94"
+# Published exponents are from 1e-5 to 1e11 bohr^-2; integrals overflow long before the largest double.
+SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-8, 1e14
+LARGEST_COEFFICIENT = 1e12
 
 
 @dataclass
@@ -344,6 +347,19 @@ class _Lines:
         if not all(map(math.isfinite, values)):
             self.refuse(expected)
         return values
+
+    def row(self, words: list[str], expected: str) -> list[float]:
+        """The words of the last line as an exponent and its coefficients."""
+        row = self.numbers(words, expected)
+        self.require_usable(row[0], row[1:])
+        return row
+
+    def require_usable(self, exponent: float, coefficients: Iterable[float]) -> None:
+        """Raise for numbers of the last line that no basis set has."""
+        if not SMALLEST_EXPONENT <= exponent <= LARGEST_EXPONENT:
+            self.refuse(f"an exponent from {SMALLEST_EXPONENT:g} to {LARGEST_EXPONENT:g} bohr^-2")
+        if any(abs(value) > LARGEST_COEFFICIENT for value in coefficients):
+            self.refuse(f"coefficients up to {LARGEST_COEFFICIENT:g}")
 
     def momentum(self, letter: str) -> int:
         """The angular momentum for a letter of the last line."""
@@ -465,11 +481,9 @@ def _rows(lines: _Lines, least: int) -> list[list[float]]:
         if not NUMBER.fullmatch(words[0]):
             lines.back()
             break
-        row = lines.numbers(words, "numbers: an exponent and its coefficients")
+        row = lines.row(words, "numbers: an exponent and its coefficients")
         if len(row) < least or (rows and len(row) != len(rows[0])):
             lines.refuse(f"an exponent and {least - 1} coefficients or more, as many in each row")
-        if row[0] <= 0.0:
-            lines.refuse("an exponent above zero")
         rows.append(row)
     if not rows:
         lines.next("a row of numbers")
@@ -518,6 +532,7 @@ def _term(lines: _Lines, words: list[str]) -> list[float]:
     values = lines.numbers(words, "a power, an exponent and a coefficient")
     if len(values) != 3 or values[0] not in range(5):
         lines.refuse("a power from 0 to 4, an exponent and a coefficient (no spin-orbit terms)")
+    lines.require_usable(values[1], values[2:])
     return values
 
 
@@ -559,9 +574,9 @@ def _read_gaussian_element(lines: _Lines, element: _Element) -> None:
             lines.refuse("a scale factor of 1.00")
         rows = []
         for _ in range(int(words[1])):
-            row = lines.numbers(lines.next("a primitive"), "an exponent and its coefficients")
-            if len(row) != 1 + len(momenta) or row[0] <= 0.0:
-                lines.refuse(f"an exponent above zero and {len(momenta)} coefficients")
+            row = lines.row(lines.next("a primitive"), "an exponent and its coefficients")
+            if len(row) != 1 + len(momenta):
+                lines.refuse(f"an exponent and {len(momenta)} coefficients")
             rows.append(row)
         if rows:
             _add_shells(element, momenta, rows)

@@ -126,7 +126,7 @@ OTHER_QUANTITIES = {
 
 _BEFORE = r"(?<![a-z0-9])"
 _CHARGE = (
-    r"(?:(?:total|net|mol|tot|molecular|system|overall|formal)[\s_-]?|i)?(?:charge|chrg|chg)"
+    r"(?:(?:total|net|mol|tot|molecular|system|overall|formal)[\s_-]?|i)?(?:charge?|chrg|chg)"
     r"(?:[\s_-]{0,3}(?:state|number|total|tot)(?![a-z0-9]))?"
     r"|icharg"
 )

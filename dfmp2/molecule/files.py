@@ -9,9 +9,9 @@ molecules or models if one is expected.
 Below: single frames of files with several molecules: xyz, .sdf and .pdb files, and ASE databases.
 
 Frames count from 1. Those of a database (`ase.db`, .db) are its rows by their `id`. The charge of a
-row is its key `total_charge` or `charge`, or the `charge` of its data, the multiplicity its key or
-data of that name; else the initial charges and magnetic moments of the atoms add up to both. A row
-may have a `name`, or its data.
+row is a key or data of a name such as `charge` or `total_charge`, the multiplicity one such as
+`multiplicity`, as in the comment of an xyz file; else the initial charges and magnetic moments of
+the atoms add up to both. A row may have a `name`, or its data.
 
 A file of point charges has one line for each:
 
@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.molecule.elements import SYMBOLS
+from dfmp2.molecule.foreign import keys_of
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, require_space, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import checked
@@ -440,9 +441,9 @@ def _of_database(
         raise InputError("there is no row with this id", file=file)
     row = rows[0]
     if charge is None:
-        charge = _stated(row, ("total_charge", "charge"), file)
+        charge = _stated(row, "charge", file)
     if multiplicity is None:
-        multiplicity = _stated(row, ("multiplicity",), file)
+        multiplicity = _stated(row, "multiplicity", file)
     try:
         molecule = Molecule.from_ase(row.toatoms(), charge=charge, multiplicity=multiplicity)
     except InputError as error:
@@ -456,9 +457,9 @@ def _name_of(row: Any) -> str:
     return str(row.get("name") or row.data.get("name") or "")
 
 
-def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
-    """A whole number among the keys of a row or, by the last of these names, in its data; None
-    where neither has it.
+def _stated(row: Any, quantity: str, file: str) -> int | None:
+    """The charge or multiplicity among the keys of a row and in its data; None where neither has
+    it.
 
     ASE's rows have an attribute `charge`, the sum of the initial charges, which hides a key of that
     name from `key_value_pairs`: `vars` has what was written.
@@ -467,10 +468,10 @@ def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
     ------
     InputError : it is no whole number, or two of them differ
     """
-    stated = {key: vars(row)[key] for key in keys if key in row.key_value_pairs}
-    in_data = row.data.get(keys[-1])
-    if in_data is not None:
-        stated[f"{keys[-1]} of its data"] = in_data
+    stated = {key: vars(row)[key] for key in keys_of(quantity, row.key_value_pairs)}
+    for key in keys_of(quantity, row.data):
+        if row.data[key] is not None:
+            stated[f"{key} of its data"] = row.data[key]
     for key, value in stated.items():
         if not _is_whole(value):
             raise InputError(f"{key} is {value!r}: expected a whole number", file=file)

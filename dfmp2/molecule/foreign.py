@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.molecule.comment import statements
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
@@ -60,16 +61,29 @@ def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = N
     )
 
 
-STATED = {  # keys of `atoms.info`, in which ASE puts what the comment of an xyz file says
-    "charge": ("charge", "total_charge"),
-    "multiplicity": ("multiplicity", "spin_multiplicity"),
-}
+def keys_of(quantity: str, pairs: Mapping[str, Any]) -> list[str]:
+    """The keys whose values are the charge or the multiplicity of the molecule, by the words that
+    the comment of an xyz file has for them.
+
+    Parameters
+    ----------
+    quantity : "charge" or "multiplicity"
+    pairs : values by key, as in `atoms.info`, where ASE puts what such a comment says
+    """
+    return [
+        key
+        for key in pairs
+        if any(
+            one.quantity == quantity and one.certain and one.meanings == {1}
+            for one in statements(f"{key}=1")
+        )
+    ]
 
 
 def _require_stated(atoms: Any, name: str, value: int) -> None:
     """Raise if `atoms.info` states another charge or multiplicity than the atoms add up to."""
-    for key in STATED[name]:
-        if key in atoms.info and not np.array_equal(atoms.info[key], value):
+    for key in keys_of(name, atoms.info):
+        if not np.array_equal(atoms.info[key], value):
             raise InputError(
                 f"atoms.info[{key!r}] is {atoms.info[key]}, but the {name} is {value} by the "
                 f"initial charges and magnetic moments of the atoms: pass {name}=..."

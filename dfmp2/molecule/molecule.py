@@ -28,6 +28,7 @@ from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text, told_apart
 
 MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre, the unit is wrong or the file is broken
+MAX_CHARGE = 10_000  # e; beyond the nuclei of a hundred heavy atoms, it is no charge
 MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
 LINE = np.array([0.41, 0.57, 0.71])  # slightly shorter than 1, along no crystal axis or plane
 ROWS_PER_BLOCK = 256  # rows of the distance matrix in memory at once: 20 MB at 10 000 atoms
@@ -72,6 +73,8 @@ class Molecule:
         object.__setattr__(self, "ghost", ghost)
         object.__setattr__(self, "charge", _whole("charge", self.charge))
         object.__setattr__(self, "multiplicity", _whole("multiplicity", self.multiplicity))
+        if abs(self.charge) > MAX_CHARGE:
+            raise InputError(f"charge: expected at most {MAX_CHARGE} e of either sign")
         if self.multiplicity < 1:
             raise InputError(
                 f"multiplicity {self.multiplicity}: expected 2S + 1, so 1 (singlet) or more"

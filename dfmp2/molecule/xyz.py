@@ -2,7 +2,7 @@
 
     3                                   number of atoms
     charge=0 multiplicity=1             comment; charge and spin in it are used or rejected
-    O   0.000000  0.000000  0.117300    symbol (or atomic number), x, y, z; @O or Gh(O) is a ghost
+    O   0.000000  0.000000  0.117300    symbol (or atomic number), x, y, z; @O, Gh(O), O:, O-Bq: ghost
     H   0.000000  0.757200 -0.469200
     H   0.000000 -0.757200 -0.469200    numeric columns after the fourth are ignored
 
@@ -67,7 +67,7 @@ _LOOKALIKES = {
     "\u2013": "dash",
     "\u2212": "minus",
 }
-_GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
+_GHOST = re.compile(r"(?i)@(.+)|gh\((.+)\)|(?:ghost[-_:]|x-|bq)([a-z]{1,2})|([a-z]{1,2})(?::|-bq)")
 _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
 _QUOTED_NUMBER = re.compile(r"""["'{]\s*[+-]?[0-9./]{1,20}[+-]?\s*["'}]""")
@@ -546,12 +546,12 @@ def _is_atom(line: str) -> bool:
     if len(words) < 4 or not all(map(_NUMBER.fullmatch, words[1:])):
         return False
     ghost = _GHOST.fullmatch(words[0])
-    return ((ghost[1] or ghost[2]) if ghost else words[0]).capitalize() in SYMBOLS
+    return (ghost[ghost.lastindex] if ghost else words[0]).capitalize() in SYMBOLS
 
 
 def _read_symbol(word: str) -> tuple[str, bool]:
     ghost = _GHOST.fullmatch(word)
-    inner = (ghost[1] or ghost[2]) if ghost else word
+    inner = ghost[ghost.lastindex] if ghost else word
     if inner.lower() in DUMMIES:
         raise InputError(
             f"{shown(word)} is a dummy atom: remove it and lower the count, or write @O for a "

@@ -28,6 +28,7 @@ from dfmp2.options.values import (
     SMD,
     dielectric_constant,
     parse_bytes,
+    parse_texts,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "dielectric_constant",
     "make_options",
     "parse_bytes",
+    "parse_texts",
 ]

@@ -227,6 +227,10 @@ class Options:
                 raise InputError(Option(name), f" is a {type(value).__name__}: expected {expected}")
             if isinstance(value, os.PathLike):
                 self._set(name, os.fspath(value))
+        for name in ("basis", "auxbasis", "scf_auxbasis"):  # a set may be in a file
+            value = getattr(self, name)
+            if isinstance(value, os.PathLike):
+                self._set(name, os.fspath(value))
         self._set("frozen_core", str(self.frozen_core).strip().lower())
         if isinstance(self.backend, str):
             self._set("backend", BACKEND_WORDS.get(self.backend, self.backend))

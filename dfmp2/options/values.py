@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
+from typing import Any
 
 from dfmp2.errors import InputError, Option
 
@@ -181,3 +183,25 @@ def parse_bytes(text: str) -> int:
             "from 1 byte to 9 million TB, such as 8GB or 7.5GiB",
         )
     return size
+
+
+def parse_texts(name: str, given: Any, example: str) -> tuple[str, ...]:
+    """The texts in a list.
+
+    Parameters
+    ----------
+    name : of the option
+    given : any iterable of texts, which is read once
+    example : of one text, for the message
+
+    Raises
+    ------
+    InputError : it is one text, or contains something else
+    """
+    refusal = InputError(Option(name, given), f": expected a list of texts, as [{example!r}]")
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise refusal
+    texts = tuple(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise refusal
+    return texts

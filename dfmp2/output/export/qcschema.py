@@ -20,6 +20,7 @@ from dfmp2.molecule.mole import ao_shells
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import OF_THE_MACHINE, Options
+from dfmp2.options.basis_parts import parse_parts
 from dfmp2.options.methods import MP2
 from dfmp2.output.export import conventions
 from dfmp2.output.text import report
@@ -48,6 +49,9 @@ def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     NumericalError : the stored orbitals do not belong to the stored basis
     """
     document = atomic_result(result, _atomic_input(result, schema_version), schema_version, "all")
+    obstacles = _obstacles(result)
+    if obstacles:
+        document["extras"]["cannot_be_recomputed"] = obstacles
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -113,7 +117,7 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         and getattr(result.options, field.name) != getattr(defaults, field.name)
     }
     fitting = result.scf_fitting
-    if fitting is not None and fitting.name not in ("default", "custom"):
+    if fitting is not None and fitting.name != "default":
         keywords["scf_auxbasis"] = fitting.name  # also that of a mean field, which is no option
     if result.molecule.point_charges is not None:
         keywords |= {
@@ -138,6 +142,23 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         "molecule": _molecule(result.molecule, version),
         **specification,
     }
+
+
+def _obstacles(result: MP2Result) -> list[str]:
+    """Why the input in the document, which holds names of basis sets only, does not lead to this
+    result; [] if it does."""
+    sets = {"model.basis": result.orbital_basis, "keywords.auxbasis": result.mp2_fitting}
+    if result.scf_fitting is not None:
+        sets["keywords.scf_auxbasis"] = result.scf_fitting
+    obstacles = []
+    for field, one in sets.items():
+        if one.name == "custom":
+            obstacles.append(f"{field}: the set was given to PySCF as numbers and has no name")
+        elif parse_parts(one.name).files:
+            obstacles.append(f"{field}: {one.name} names a file: compute it with dfmp2 run")
+    if obstacles and "model.basis" in obstacles[0]:
+        obstacles[0] += "; the functions are in wavefunction.basis"
+    return obstacles
 
 
 def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
