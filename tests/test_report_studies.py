@@ -277,7 +277,7 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
             name=f"{state}-{number}",
             state=state,
             seconds=10.0 * place + number,
-            cells=("",) * 6 + (str(number + place),),
+            cells=("",) * 7 + (str(number + place),),
             asked=("DF-MP2/STO-3G", "auto"),
             code=(None, 4, 4, 3, 4, 4)[number],
         )

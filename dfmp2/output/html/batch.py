@@ -36,7 +36,7 @@ from dfmp2.output.reports.energies import (
     energies,
     energy_headings,
     mean_field_sign,
-    without_dispersion,
+    without_empty_dispersion,
 )
 from dfmp2.output.reports.method import asked_for
 from dfmp2.units import counted_text
@@ -173,7 +173,7 @@ def _all_items(items: Sequence[BatchRow], anchors: Mapping[str, str]) -> Table:
     energy = energy_headings(item.sign for item in items if item.sign)
     heads = ("item", "state", "formula", "#functions", *energy, "#time / s", "backend", "#warnings")
     table = Table("All items; the headings sort", heads, rows, sortable=True)
-    return without_dispersion(table)
+    return without_empty_dispersion(table)
 
 
 def _longest(done: Sequence[BatchRow]) -> list[Block]:

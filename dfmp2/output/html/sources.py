@@ -484,13 +484,13 @@ def _page_title(study: Study, formulas: Iterable[str]) -> Markup:
     before, found, after = study.title, "", ""
     if said:
         before, found, after = study.title.partition(said)
-    program = [written(with_formulas(_shown(text), formulas)) for text in (before, after)]
+    program = [written(with_formulas(_of_title(text), formulas)) for text in (before, after)]
     if "equation" in study.settings:
         found = found.replace("->", WORDS["->"])
     return escape(program[0]) + verbatim(found) + escape(program[1])
 
 
-def _shown(text: str) -> str:
+def _of_title(text: str) -> str:
     return printable(without_folders(text))
 
 

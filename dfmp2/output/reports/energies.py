@@ -52,7 +52,7 @@ def energy_headings(signs: Iterable[str]) -> list[str]:
     return [mean_field_heading(signs), "#E(corr) / Eh", DISPERSION, "#E(total) / Eh"]
 
 
-def without_dispersion(table: Table) -> Table:
+def without_empty_dispersion(table: Table) -> Table:
     """The table without the column of dispersion energies if no row has one."""
     place = list(table.heads).index(DISPERSION)
     if any(row[place] for row in table.rows):

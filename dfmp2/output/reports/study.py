@@ -22,7 +22,7 @@ from dfmp2.output.reports.energies import (
     energies,
     energy_headings,
     mean_field_sign,
-    without_dispersion,
+    without_empty_dispersion,
 )
 from dfmp2.output.reports.method import method_on_reference, reference_name
 from dfmp2.output.reports.result import budget_blocks
@@ -102,7 +102,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         [[row[k] for k in differ] for row in rows],
         sortable=True,
     )
-    return without_dispersion(table)
+    return without_empty_dispersion(table)
 
 
 def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
