@@ -82,6 +82,7 @@ SIZE = (r"(\b\d+(\.\d+)?|#) ?(MB|GB|kB|GiB|MiB|bytes)\b", "# bytes")
 MASKED = (
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
     (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
+    (r"^ *([a-z]\S*-\S*) +\d+\.\d\d$", r"\1 #"),  # seconds alone, in a table that was too wide
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h)\b", r"# \4"),
     SIZE,
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
 from pyscf import cc, df, gto, mp, scf
 
+import dfmp2
 from dfmp2 import Molecule
 from dfmp2.errors import (
     BackendUnavailable,
@@ -246,9 +247,6 @@ def test_everything_of_a_composite_is_the_weighted_sum(unlike):
     assert whole.correction == pytest.approx(-0.03 - 0.002 + 0.025)
     expected = whole.scf_total_energy + same + opposite - 0.007
     assert whole.total_energy == pytest.approx(expected, abs=1e-12)
-    sums = {"mean_field_energy": -1.0, "correlation_energy": -0.2, "dispersion_energy": -0.03}
-    found = type(whole).total_energy.fget(SimpleNamespace(**sums, correction=0.004))
-    assert found == pytest.approx(-1.226, abs=1e-12)
     assert whole.gradient.total_gradient == pytest.approx(
         of_scf(lambda run: run.gradient.scf_total_gradient)
         + added(lambda run: run.gradient.total_gradient - run.gradient.scf_total_gradient)
@@ -693,3 +691,66 @@ def test_memory_of_the_correction_is_estimated():
     triples = 2 * (5 * 14**3 + 5 * 14 * 15**2 + 4 * 15 * 14**2 + 4 * 15**3)
     arrays = 8 * (20 * doubles + triples + 23**2 * 79)
     assert coupled_cluster_bytes(unrestricted) == 80 * 10**6 + round(1.5 * arrays)
+
+
+PARTS_OF_A_DIFFERENCE = {
+    "functional_": "functional_energy",
+    "exx_": "hf_total_energy",
+    "scf_": "scf_total_energy",
+    "correlation_": "correlation_energy",
+    "dispersion_": "dispersion_energy",
+    "delta_": "delta_correction",
+    "": "total_energy",
+}
+METHODS = (
+    {"method": "mp2"},
+    {"method": "scs-mp2", "delta": "ccsd(t)/3-21g"},
+    {"method": "drpa", "xc": "pbe", "grid": "20,50"},
+    {"method": "b2plyp-d3bj", "grid": "20,50"},
+    {"method": "xyg3", "grid": "20,50"},
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_row_of_energies_adds_up_to_its_total(method):
+    """In tables of studies in one basis set and at the limit of two, for every kind of method."""
+    limit = {"basis": "cc-pv[dt]z", "threads": 1, **method}
+    heh = Molecule.from_string("He 0 0 0; H 0 0 0.8", charge=1)
+    along_bond = ("bond", "1,2", (0.8, 0.9))
+    at_limit = dfmp2.scan(heh, coordinate=along_bond, **limit).table
+    single = {**limit, "basis": "3-21g", "delta": None}
+    tables = [dfmp2.scan(heh, coordinate=along_bond, **single).table, at_limit]
+    tables.append(dfmp2.cbs(heh, **limit).table)
+    for ending in ("_cc-pvdz", "_cc-pvtz"):
+        tables.append(
+            {
+                name.removesuffix(ending): column
+                for name, column in at_limit.items()
+                if name.endswith(ending)
+            }
+        )
+    helium = Molecule.from_string("He 0 0 0; He 0 0 2.6")
+    differences = dfmp2.interaction(helium, fragments="auto", **limit).table
+    for scheme in ("cp_corrected", "uncorrected"):
+        ending = f"{scheme}_interaction_energy"
+        tables.append(
+            {
+                PARTS_OF_A_DIFFERENCE[name.removesuffix(ending)]: column
+                for name, column in differences.items()
+                if name.endswith(ending)
+            }
+        )
+    for table in tables:
+        energies = {
+            name: np.nan_to_num(column.values)
+            for name, column in table.items()
+            if column.units == "hartree"
+        }
+        mean_fields = [
+            name for name in list(PARTS_OF_A_DIFFERENCE.values())[:3] if name in energies
+        ]
+        parts = [energies[mean_fields[0]]]
+        parts.append(energies.get("correlation_energy", energies.get("mp2_correlation_energy")))
+        parts += [energies.get(name, 0.0) for name in ("dispersion_energy", "delta_correction")]
+        total = energies.get("total_energy", energies.get("mp2_total_energy"))
+        assert total == pytest.approx(sum(parts), abs=1e-12)

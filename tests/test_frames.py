@@ -263,6 +263,11 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
         assert row.split()[3:5] == [f"{2625.49964 * above:.2f}", f"{627.509474 * above:.2f}"]
     assert ranking.ensemble_energy == pytest.approx(lowest - thermal * math.log(total), abs=1e-12)
     assert (ranking.quantity, ranking.temperature, ranking.warnings) == ("total_energy", 900.0, ())
+    low, *others = ranking.conformers
+    anions = str(replace(ranking, charge=-1, conformers=(replace(low, multiplicity=1), *others)))
+    assert "H2 (charge -1, multiplicities 1 and 3)" in anions
+    named = [line.split() for line in anions.splitlines() if line.split()[1:2] in map(list, "abc")]
+    assert [words[-1] for words in named] == ["1", "3", "3"]
 
 
 def test_what_rank_refuses(bent: Path) -> None:

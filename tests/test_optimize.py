@@ -34,9 +34,11 @@ from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
+from dfmp2.studies.degeneracy import DEGENERATE
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
-from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet, torsional_constant
-from dfmp2.studies.ideal_gas import DEGENERATE, GasConditions, thermochemistry
+from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet
+from dfmp2.studies.ideal_gas import GasConditions, thermochemistry
+from dfmp2.studies.internal_coordinates import torsional_constant
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.rank import read_candidate

@@ -26,7 +26,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.output.reports.study import _listed_runs
 from dfmp2.studies import reaction as reactions
-from dfmp2.studies import species
+from dfmp2.studies import species, species_results
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, vibrational_entropies
 from dfmp2.studies.reaction import ReactionPlan
@@ -40,6 +40,7 @@ from dfmp2.studies.species import (
     read_reaction,
     read_species,
 )
+from dfmp2.studies.species_results import notes_on_gas
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
 from tests.ideal_gas import ideal_gas
@@ -572,7 +573,7 @@ def test_a_reaction_in_one_line(folder: Path) -> None:
 def test_what_is_said_of_the_kind_of_a_species(
     monkeypatch: pytest.MonkeyPatch, transition_state: bool, wavenumbers: list[float], said: str
 ) -> None:
-    monkeypatch.setattr(reactions, "no_stationary_point", lambda result: [])
+    monkeypatch.setattr(species_results, "no_stationary_point", lambda result: [])
     species: Any = SimpleNamespace(label="x", stored=None, transition_state=transition_state)
     imaginary = sum(number < 0 for number in wavenumbers)
     found: Any = SimpleNamespace(
@@ -595,7 +596,7 @@ def test_what_is_said_of_the_gas_of_a_reaction() -> None:
         found.append(SimpleNamespace(species=SimpleNamespace(label=name), result=result))
     cold = GasConditions((20.0,), (), "1M", 0.95, LowModes("truhlar", 90.0))
     for gas in (cold, GasConditions(standard_state="1bar"), GasConditions(pressures=(2e5,))):
-        recorded_texts(reactions._notes_on_gas(found, gas))
+        recorded_texts(notes_on_gas(found, gas))
 
 
 def test_an_uncertain_mode_is_left_out_of_the_gas_and_that_is_said(

@@ -277,7 +277,7 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
             name=f"{state}-{number}",
             state=state,
             seconds=10.0 * place + number,
-            cells=("",) * 6 + (str(number + place),),
+            cells=("",) * 7 + (str(number + place),),
             asked=("DF-MP2/STO-3G", "auto"),
             code=(None, 4, 4, 3, 4, 4)[number],
         )
@@ -482,11 +482,13 @@ def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them(monkeypatch):
         "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
     }
     settings = {"coordinates": list(table)[:2], "grid": [[0.7, 0.75, 0.8], [95.0, 120.0]]}
-    settings |= {"failed": 1, "points": 6}
-    study = drawn_study("scan", table, settings=settings)
+    settings |= {"failed": 1, "points": 6, "name": "pbe"}
+    title = "rigid scan of pbe (H2O), DF-MP2/cc-p"
+    study = drawn_study("scan", table, settings=settings, title=f"{title}vdz")
     monkeypatch.setattr(Study, "error_budget", budget_of(None))
     elements = parse(study_page(study, [], None, Origin("x.h5", "0" * 64)))
     assert elements.row("failed points") == ["failed points", "1", "of 6"]
+    assert f"{title}VDZ" in elements.text
     assert "good to" not in elements.text
     assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
     boxes = re.findall(

@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dfmp2
+from dfmp2.arrays import same_content
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
-from dfmp2.mp2.result import same_content
 from dfmp2.options import KEPT
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals

@@ -24,10 +24,10 @@ from dfmp2.options import Options
 from dfmp2.output.reports.study_tables import motion_shares
 from dfmp2.output.study import Study
 from dfmp2.studies import frequencies, reaction_path
+from dfmp2.studies.degeneracy import may_be_degenerate
 from dfmp2.studies.ideal_gas import (
     GasConditions,
     LowModes,
-    may_be_degenerate,
     parse_values,
     rotational_temperatures,
     thermochemistry,

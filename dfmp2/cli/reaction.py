@@ -101,19 +101,22 @@ class PlanOptions:
 
     optimize: bool
     frequencies: bool
-    convergence: str
-    max_steps: int
+    convergence: str | None
+    max_steps: int | None
     allow_gradient: bool
 
     def plan(self, gas: GasConditions) -> ReactionPlan:
         """The plan for `dfmp2.studies.reaction`."""
-        from dfmp2.studies.geometric_search import Search
-        from dfmp2.studies.reaction import ReactionPlan
+        from dfmp2.studies.reaction import make_reaction_plan
 
-        search = None
-        if self.optimize:
-            search = Search(convergence=self.convergence, max_steps=self.max_steps)
-        return ReactionPlan(search, self.frequencies, gas, self.allow_gradient)
+        return make_reaction_plan(
+            optimize=self.optimize,
+            frequencies=self.frequencies,
+            convergence=self.convergence,
+            max_steps=self.max_steps,
+            gas=gas,
+            allow_gradient=self.allow_gradient,
+        )
 
 
 @click.command("reaction", cls=AnnouncedCommand)
@@ -136,8 +139,12 @@ class PlanOptions:
 @click.option(
     "--frequencies", is_flag=True, help="Compute Hessians, for enthalpy and Gibbs energy."
 )
-@convergence_option("Convergence of --optimize.", kind=SecondaryOption)
-@max_steps_option("Limit on the steps of --optimize.", kind=SecondaryOption)
+@convergence_option(
+    "Convergence of --optimize.  [default: GAU]", default=None, kind=SecondaryOption
+)
+@max_steps_option(
+    "Limit on the steps of --optimize.  [default: 100]", default=None, kind=SecondaryOption
+)
 @TEMPERATURE
 @click.option(
     "--standard-state",

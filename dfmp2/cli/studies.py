@@ -57,14 +57,16 @@ def convergence_option(
     )
 
 
-def max_steps_option(says: str, *, kind: type[click.Option] = click.Option) -> Decorator:
+def max_steps_option(
+    says: str, *, default: int | None = 100, kind: type[click.Option] = click.Option
+) -> Decorator:
     """The option --max-steps; `says` is its help."""
     return click.option(
         "--max-steps",
         cls=kind,
         type=int,
         metavar="N",
-        default=100,
+        default=default,
         show_default=True,
         help=says,
     )

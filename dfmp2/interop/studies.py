@@ -29,13 +29,9 @@ from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
-from dfmp2.studies.frequencies import (
-    DISPLACEMENT,
-    StoredHessian,
-    harmonic_frequencies,
-    read_hessian,
-)
+from dfmp2.studies.frequencies import StoredHessian, harmonic_frequencies, read_hessian
 from dfmp2.studies.geometric_search import MINIMUM, Search
+from dfmp2.studies.hessian import DISPLACEMENT
 from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_conditions
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
@@ -219,7 +215,8 @@ def irc(
     convergence : str, optional
         Convergence of the minima: one of `dfmp2.options.CONVERGENCE`.
     max_steps : int, optional
-        Limit on the number of steps on each side, of the path and of the optimisation.
+        Limit on the number of steps on each side, those of the path and of the optimisation
+        together.
 
     Returns
     -------

@@ -24,10 +24,9 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Keywords, parse_texts
 from dfmp2.output.study import Study
 from dfmp2.studies.frequencies import hessian_of, read_hessian
-from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, GasConditions, make_conditions
 from dfmp2.studies.rank import ENERGY, GIBBS, Ranking, rank_conformers, read_candidates
-from dfmp2.studies.reaction import ReactionPlan, reaction_energy, require_basis
+from dfmp2.studies.reaction import make_reaction_plan, reaction_energy, require_basis
 from dfmp2.studies.species import Reaction, Term, make_coefficient, parse_terms, read_species
 from dfmp2.studies.thermochemistry import make_thermochemistry
 
@@ -198,8 +197,8 @@ class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, SharedKeywords
     transition_states: Sequence[str]
     optimize: bool
     frequencies: bool
-    convergence: str
-    max_steps: int
+    convergence: str | None
+    max_steps: int | None
     temperature: float
     pressure: float | None
     standard_state: str | None
@@ -267,12 +266,6 @@ def reaction(
             "transition_states", options.get("transition_states", ()), "ts"
         ),
     )
-    search = None
-    if options.get("optimize"):
-        search = Search(
-            convergence=options.get("convergence", MINIMUM.convergence),
-            max_steps=options.get("max_steps", MINIMUM.max_steps),
-        )
     gas = make_conditions(
         temperature=options.get("temperature", ROOM_TEMPERATURE),
         pressure=options.get("pressure"),
@@ -287,9 +280,11 @@ def reaction(
     else:
         require_basis(options)
     species = read_species(asked, units_of(options))
-    computed = ReactionPlan(
-        optimize=search,
+    computed = make_reaction_plan(
+        optimize=options.get("optimize", False),
         frequencies=options.get("frequencies", False),
+        convergence=options.get("convergence"),
+        max_steps=options.get("max_steps"),
         gas=gas,
         allow_gradient=options.get("allow_gradient", False),
     )

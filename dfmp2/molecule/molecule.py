@@ -312,11 +312,10 @@ class Molecule:
     def described(self) -> str:
         """Name and formula, as in "water (H2O)"; of ions and open shells also charge and
         multiplicity."""
-        state = ""
-        if (self.charge, self.multiplicity) != (0, 1):
-            charge = f"{self.charge:+d}" if self.charge else "0"
-            state = f", charge {charge}, multiplicity {self.multiplicity}"
-        return f"{self.name} ({self.formula}{state})"
+        state = state_in_words(self.charge, [self.multiplicity])
+        if state:
+            return f"{self.name} ({self.formula}, {state})"
+        return f"{self.name} ({self.formula})"
 
     @property
     def fingerprint(self) -> str:
@@ -453,6 +452,17 @@ def _whole(name: str, value: Any) -> int:
 
 def _replaced_electrons(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> int:
     return sum(ecp_electrons.get(symbol, 0) for symbol in molecule.real_symbols)
+
+
+def state_in_words(charge: int, multiplicities: Iterable[int]) -> str:
+    """Charge and multiplicities of molecules, as in "charge +1, multiplicity 2"; "" for neutral
+    singlets."""
+    different = sorted(set(multiplicities))
+    if charge == 0 and different == [1]:
+        return ""
+    sign = f"{charge:+d}" if charge else "0"
+    noun = "multiplicity" if len(different) == 1 else "multiplicities"
+    return f"charge {sign}, {noun} {' and '.join(map(str, different))}"
 
 
 def hill_formula(symbols: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -60,6 +61,8 @@ AFTERWARDS = (
 )
 PROCESSOR = "processor"  # in an identity: affects last bits, but a run may be resumed on another
 OTHER_BITS = "the last bits of the result are not those of a run on one of them"
+TYPED = {"None": "not given", "True": "given", "False": "not given"}  # values of options
+NUMBER_PAIR = re.compile(r"\((\d+), (\d+)\)")  # a grid
 SHOWN = 40  # characters of a value in a message
 # Options that define the method. Whatever `auto` chose per molecule (RHF or UHF, frozen orbitals)
 # counts as one method.
@@ -174,6 +177,7 @@ def differences(
     for name in {**there, **here}:
         old, new = there.get(name, "none"), here.get(name, "none")
         if old != new and name not in leave_out:
+            old, new = _as_typed(old), _as_typed(new)
             short = max(len(old), len(new)) <= SHOWN
             named: Part = name
             if name.startswith("--"):
@@ -183,6 +187,14 @@ def differences(
             else:
                 found.append(Message(named, " differs"))
     return found
+
+
+def _as_typed(value: str) -> str:
+    """An entry of a question as its user would write it: no value, a flag or a pair of numbers."""
+    pair = NUMBER_PAIR.fullmatch(value)
+    if pair is not None:
+        return f"{pair[1]},{pair[2]}"
+    return TYPED.get(value, value)
 
 
 def other_processor(there: Mapping[str, str], here: Mapping[str, str]) -> str:

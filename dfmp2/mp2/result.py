@@ -9,12 +9,12 @@ hartree (Eh). Names follow QCSchema if it has them. `to_dict` returns what `--js
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dfmp2.arrays import same_content
 from dfmp2.errors import ComparisonFailed, InputError, Option
 from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Memory, Preparation, Provenance, Storage
@@ -40,6 +40,13 @@ OF_THE_METHOD = (
     "total_energy",
 )
 OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
+SUMMANDS = {  # of a total energy -> what they are
+    "scf_total_energy": "total energy of the SCF",
+    "hf_total_energy": "Hartree-Fock energy of the Kohn-Sham orbitals",
+    "functional_energy": "energy of the functional with the orbitals of the SCF",
+    "correlation_energy": "correlation energy of the method",
+    "dispersion_energy": "dispersion correction",
+}
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 
@@ -375,6 +382,15 @@ class MP2Result(Calculated):
         return "hf_total_energy"
 
     @property
+    def summands(self) -> list[str]:
+        """Names of the energies that add up to its total energy, as in SUMMANDS; to that of a
+        composite level its correction is added."""
+        names = [self.mean_field_name, "correlation_energy"]
+        if self.dispersion is not None:
+            names.append("dispersion_energy")
+        return names
+
+    @property
     def method(self) -> str:
         """Name of the requested method: a key of `dfmp2.options.METHODS`, a double hybrid, or a
         custom one."""
@@ -569,26 +585,3 @@ def _scaled(factor: float, energy: float) -> float:
     if factor == 0.0:
         return 0.0
     return factor * energy + 0.0
-
-
-def same_content(first: Any, second: Any) -> bool:
-    """Whether two values of the same type are equal to the last bit."""
-    if first is second:
-        return True
-    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
-        arrays = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
-        return arrays and bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
-    if isinstance(first, float) and isinstance(second, float):
-        return first == second or (first != first and second != second)
-    if type(first) is not type(second):
-        return False
-    if is_dataclass(first):
-        names = [field.name for field in fields(first)]
-        return all(same_content(getattr(first, name), getattr(second, name)) for name in names)
-    if isinstance(first, Mapping):
-        same_keys = first.keys() == second.keys()
-        return same_keys and all(same_content(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        same_length = len(first) == len(second)
-        return same_length and all(map(same_content, first, second))
-    return bool(first == second)

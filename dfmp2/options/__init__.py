@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dfmp2.options.calculation import (
+from dfmp2.options.calculation import Options, default_backend, make_options
+from dfmp2.options.keywords import (
     BACKEND_WORDS,
     BACKENDS,
     BEFORE_PAIRS,
@@ -14,11 +15,8 @@ from dfmp2.options.calculation import (
     Keywords,
     MeanFieldKeywords,
     MoleculeKeywords,
-    Options,
     PreparedKeywords,
     ScfKeywords,
-    default_backend,
-    make_options,
 )
 from dfmp2.options.values import (
     ALL,

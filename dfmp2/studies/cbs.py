@@ -22,7 +22,6 @@ from dfmp2.studies.composite import EXPECTED, CompositeOptions, Run, at_level
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 
-METHOD_COLUMNS = ("correlation_energy", "total_energy")  # for methods other than plain MP2
 COMPOSITE = "composite_total_energy"
 
 
@@ -43,10 +42,10 @@ def basis_set_limit(
 
     Returns
     -------
-    Study whose values are `cbs_scf_total_energy`, `cbs_correlation_energy` and `cbs_total_energy`
-    of the method, those of MP2 with spin components and SCS and SOS energies (`cbs_mp2_...`; not
-    for kappa-MP2), and with a correction `delta_correction` and `composite_total_energy`, all in
-    hartree
+    Study whose values are `cbs_total_energy` and its summands, such as `cbs_scf_total_energy`,
+    `cbs_correlation_energy` and `cbs_dispersion_energy`, those of MP2 with spin components and SCS
+    and SOS energies (`cbs_mp2_...`; not for kappa-MP2), and with a correction `delta_correction`
+    and `composite_total_energy`, all in hartree
 
     Raises
     ------
@@ -105,11 +104,10 @@ def _table(
         shown.append(f"limit {level.basis}")
         rows.append(whole)
     table = {"basis": Column(tuple(shown), "", "basis set, or the limit")}
+    names = [*rows[0].summands, "total_energy"]
     if all(run.method == "mp2" for run in rows):
-        names = OF_MP2
-    else:
-        names = METHOD_COLUMNS
-    for name in (rows[0].mean_field_name, *names):
+        names = [rows[0].mean_field_name, *OF_MP2]
+    for name in names:
         energies = [_uncorrected(run, name) for run in rows]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table
@@ -126,7 +124,7 @@ def _uncorrected(result: MP2Result, name: str) -> float:
 def _values(whole: CompositeResult, level: CompositeOptions) -> dict[str, Dataset]:
     method = level.correlation
     reference = whole.mean_field_name
-    names = [reference, *METHOD_COLUMNS]
+    names = [*whole.summands, "total_energy"]
     if method.scaled_mp2:
         names += [*OF_MP2, *OF_SCALED_MP2]
     if method.name == CUSTOM:
@@ -142,6 +140,7 @@ def _values(whole: CompositeResult, level: CompositeOptions) -> dict[str, Datase
             reference: f"limit, {scf.name}",
             "total_energy": both,
             "mp2_total_energy": both,
+            "dispersion_energy": "without a basis set",
         }
         others = f"limit, {correlation.name}"
     values = {}

@@ -13,6 +13,7 @@ that studies need not know about composite levels.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -28,18 +29,13 @@ from dfmp2.mp2.composite import (
     scf_formula,
 )
 from dfmp2.mp2.coupled_cluster import PROGRAMS, PYSCF, WithCoupledCluster, require_program
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import SUMMANDS, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import parse_parts, title_of
 from dfmp2.output.study import Column
 
 CCSD_T = "ccsd(t)"
 CITATION = "CCSD(T): Raghavachari et al., Chem. Phys. Lett. 157, 479 (1989)"
-COLUMNS = (
-    ("scf_total_energy", "total energy of the SCF"),
-    ("correlation_energy", "correlation energy"),
-    ("total_energy", "total energy"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,19 +324,30 @@ def columns_of_bases(results: Sequence[MP2Result | None]) -> dict[str, Column]:
     if first is None:
         return {}
     table: dict[str, Column] = {}
-    for k, (part, _) in enumerate(first.parts):
-        for name, words in COLUMNS:
+    for k, (part, run) in enumerate(first.parts):
+        if not (part.scf or part.correlation):
+            continue
+        for name in (*run.summands, "total_energy"):
             energies = [
-                getattr(result.parts[k][1], name) if isinstance(result, CompositeResult) else None
+                getattr(result.parts[k][1], name)
+                if isinstance(result, CompositeResult)
+                else math.nan
                 for result in results
             ]
-            if part.scf or part.correlation:
-                table[f"{name}_{part.name}"] = Column(energies, "hartree", f"{words}, {part.name}")
+            words = SUMMANDS.get(name, "total energy of the method")
+            table[f"{name}_{part.name}"] = Column(energies, "hartree", f"{words}, {part.name}")
     if first.correction is not None:
         table["delta_correction"] = Column(
-            [correction(result) for result in results], "hartree", "CCSD(T) - MP2, small basis"
+            [_correction_or_nan(result) for result in results],
+            "hartree",
+            "CCSD(T) - MP2, small basis",
         )
     return table
+
+
+def _correction_or_nan(result: MP2Result | None) -> float:
+    energy = correction(result)
+    return math.nan if energy is None else energy
 
 
 def correction(result: MP2Result | None) -> float | None:

@@ -1,10 +1,8 @@
 """Harmonic frequencies by central differences of gradients, with infrared intensities and
 thermochemistry.
 
-    H_ij = [g_i(x + d e_j) - g_i(x - d e_j)] / 2 d, made symmetric        d mu / d x_j likewise
-
-One run at the given geometry is followed by two for each coordinate of each atom. These are
-independent: they start from the orbitals of the first and may be computed by other processes. The
+One run at the given geometry is followed by those of its Hessian (`dfmp2.studies.hessian`), which
+may be computed by other processes; d mu / d x_j are differences of the dipole moments likewise. The
 Hessian is analysed in `dfmp2.studies.vibrations`.
 
 A stored Hessian can be read back, for thermochemistry or to start from at a nearby geometry.
@@ -16,8 +14,8 @@ one, H = R H' R^T for each pair of atoms.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,12 +31,19 @@ from dfmp2.molecule.structure import rotation_onto
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5_datasets import Dataset
+from dfmp2.output.run_names import displaced_runs
 from dfmp2.output.study import MOST_RUNS, Column, Study, is_study, read_study
+from dfmp2.studies.degeneracy import DEGENERATE, may_be_degenerate
+from dfmp2.studies.hessian import (
+    DISPLACEMENT,
+    central_differences,
+    displaced,
+    for_differences,
+    hessian,
+)
 from dfmp2.studies.ideal_gas import (
-    DEGENERATE,
     ROOM,
     GasConditions,
-    may_be_degenerate,
     require_between,
     thermochemistry,
     too_cold,
@@ -56,10 +61,9 @@ from dfmp2.studies.vibrations import (
 )
 from dfmp2.units import ANGSTROM_PER_BOHR, told_apart
 
-DISPLACEMENT = 0.005  # bohr
 LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 5e-5, 0.1  # bohr; the least one excluded
-SMALL_ENOUGH = 1e-11  # Eh; SCF convergence, because errors are divided by the displacement
 REFERENCE = "reference"
+IN_FIELD = ("a molecule among point charges has none: leave out one of the two",)
 
 
 def harmonic_frequencies(
@@ -97,6 +101,8 @@ def harmonic_frequencies(
     require_between("displacement", (displacement,), LEAST_DISPLACEMENT, MOST_DISPLACEMENT, "bohr")
     gas.require_single("the gas")
     _require_vibrations(molecule)
+    if molecule.point_charges is not None:
+        gas.require_usual(IN_FIELD)
     options = for_differences(options)
     reference = Step(name=REFERENCE, who="the geometry given", molecule=molecule, options=options)
 
@@ -145,74 +151,6 @@ def _require_vibrations(molecule: Molecule) -> None:
     masses(molecule)
 
 
-# --- differences ----------------------------------------------------------------------------------
-
-
-def for_differences(options: Options) -> Options:
-    """The options with an SCF that is tight enough for differences of gradients."""
-    return replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
-
-
-def displaced(reference: Step, displacement: float, prefix: str = "") -> list[Step]:
-    """Two steps for every coordinate of every atom, starting from the orbitals of the reference.
-
-    Parameters
-    ----------
-    reference : Step
-        The step at the undisplaced geometry.
-    displacement : float
-        Bohr.
-    prefix : str
-        Prefix of the step names, if a study has several Hessians.
-    """
-    molecule, steps = reference.molecule, []
-    for atom in range(molecule.natom):
-        for axis, letter in enumerate("xyz"):
-            for sign, word in ((1, "plus"), (-1, "minus")):
-                moved = np.array(molecule.coordinates)
-                moved[atom, axis] += sign * displacement
-                steps.append(
-                    Step(
-                        name=f"{prefix}{word}-{atom + 1:03d}-{letter}",
-                        who=f"{molecule.symbols[atom]} {atom + 1}, {letter} {'+-'[sign < 0]} "
-                        f"{displacement:g} bohr",
-                        molecule=replace(molecule, coordinates=moved),
-                        options=reference.options,
-                        start=reference.name,
-                        passing=True,
-                    )
-                )
-    return steps
-
-
-def hessian(
-    molecule: Molecule, results: Mapping[str, MP2Result], displacement: float, prefix: str = ""
-) -> Array:
-    """The symmetric Hessian, (3 natom, 3 natom) float64, Eh/bohr^2, from the results of the steps
-    of `displaced`."""
-    gradients = {
-        name: GradientResult(run).gradient.ravel() for name, run in _moved(results, prefix)
-    }
-    rows = _differences(molecule, gradients, displacement)
-    return (rows + rows.T) / 2
-
-
-def _moved(results: Mapping[str, MP2Result], prefix: str = "") -> list[tuple[str, MP2Result]]:
-    """The results of the steps of `displaced`, by name without the prefix."""
-    words = (f"{prefix}plus-", f"{prefix}minus-")
-    return [
-        (name.removeprefix(prefix), run) for name, run in results.items() if name.startswith(words)
-    ]
-
-
-def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: float) -> Array:
-    """Central differences of arrays (n,), as (3 natom, n)."""
-    places = [f"{atom + 1:03d}-{letter}" for atom in range(molecule.natom) for letter in "xyz"]
-    return np.stack(
-        [(values[f"plus-{at}"] - values[f"minus-{at}"]) / (2 * displacement) for at in places]
-    )
-
-
 # --- numbers --------------------------------------------------------------------------------------
 
 
@@ -238,13 +176,9 @@ def _numbers(
     ]
     if not complete:
         return Numbers(settings, notes)
-    moved = dict(_moved(results))
-    second = hessian(molecule, moved, displacement)
-    dipoles = _differences(
-        molecule,
-        {name: GradientResult(run).properties.relaxed_dipole for name, run in moved.items()},
-        displacement,
-    )
+    second = hessian(molecule, results, displacement)
+    moved = [GradientResult(results[one.name]) for one in displaced_runs(molecule.natom)]
+    dipoles = central_differences([run.properties.relaxed_dipole for run in moved], displacement)
     modes = vibrations(molecule, second, dipoles)
     first = results[REFERENCE]
     settings["rigid_motions_removed"] = modes.removed
@@ -531,9 +465,9 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
         )
     # A transition-state search has the runs of the Hessian that it started with.
     results = study.results
-    if study.kind == "optimization" and "plus-001-x" in results:
+    if study.kind == "optimization" and study.settings.get("path"):
         first = results[study.settings["path"][0]]
-        if all(f"minus-{atom + 1:03d}-z" in results for atom in range(first.molecule.natom)):
+        if all(one.name in results for one in displaced_runs(first.molecule.natom)):
             return StoredHessian(
                 path=path,
                 result=first,

@@ -1,18 +1,11 @@
-"""Geometry searches with geomeTRIC, one geometry at a time.
-
-Its translation-rotation-internal coordinates: Wang, Song, J. Chem. Phys. 144, 214108 (2016). The
-model Hessian is softer here: the force constant of a torsion about the bond jk is
-
-    0.0023 - 0.07 (r_jk - r_cov)    Eh/rad^2, 0.0023 at least, lengths in bohr                                      (1)
-
-(Schlegel, Theor. Chim. Acta 66, 333 (1984)); geomeTRIC has ten times as much.
-"""
+"""Geometry searches with geomeTRIC, one geometry at a time, in the coordinates of
+`dfmp2.studies.internal_coordinates`."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -23,14 +16,14 @@ import numpy as np
 from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.errors.messages import plain
 from dfmp2.gradients.result import GradientResult
-from dfmp2.molecule.elements import radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CONVERGENCE
 from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.coordinate import Constraints
+from dfmp2.studies.internal_coordinates import constrained_directions, make_coordinates
 from dfmp2.studies.vibrations import masses, rigid_motions
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
+from dfmp2.units import ANGSTROM_PER_BOHR, quantity
 
 MOST_STEPS = 100
 INSTALL = "pip install 'dfmp2[opt]'"
@@ -38,16 +31,12 @@ INSTALL = "pip install 'dfmp2[opt]'"
 UNLIMITED = 0.8
 PROBE = 0.05  # bohr; largest displacement of an atom in a curvature measurement
 MOST_PROBES = 6  # at one geometry
-BETWEEN_FRAGMENTS = 0.02  # Eh/bohr^2, in the model; geomeTRIC has 0.05
 FLAT = 1e-7  # Eh/bohr; smaller gradients are noise and determine no step
-# Softest force constants, as fractions of those of the model; between fragments in Eh/bohr^2,
-# chosen below the 1.4e-4 measured for He2.
-SOFTEST = {"Distance": 0.5, "Angle": 0.3, "LinearAngle": 0.1, "Dihedral": 0.2, "OutOfPlane": 0.2}
+# softest force constant between fragments, Eh/bohr^2, chosen below the 1.4e-4 measured for He2
 SOFTEST_BETWEEN = 1e-5
 # another curvature between fragments can be softer than the last measured one by this factor
 SOFTER = 10.0
 ENFORCED = 0.1  # bohr or radian; constraints closer to their value are enforced exactly
-REDUNDANT = 1e-6  # of the metric of internal coordinates; smaller eigenvalues count as zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +116,6 @@ class Point:
         return f"E = {self.total_energy:.10f} Eh, gradient {self.max_gradient:.1e} Eh/bohr{moved}"
 
 
-def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float:
-    """Force constant of Eq. 1, Eh/rad^2, for the bond between atoms j and k at `places` (natom, 3),
-    bohr."""
-    stretched = float(np.linalg.norm(places[j] - places[k])) - BOHR_PER_ANGSTROM * sum(
-        radius(molecule.symbols[atom]) for atom in (j, k)
-    )
-    return 0.0023 - 0.07 * min(0.0, stretched)
-
-
 def geometric_library() -> Any:
     """The geomeTRIC package.
 
@@ -184,95 +164,6 @@ def _engine(atoms: Any, found: Sequence[MP2Result]) -> Any:
     return LastRun(atoms)
 
 
-def _coordinates(
-    molecule: Molecule, atoms: Any, origin: Molecule, constraints: str, *, connect: bool
-) -> Any:
-    """Internal coordinates of geomeTRIC, with our model of their Hessian.
-
-    Parameters
-    ----------
-    atoms : geomeTRIC's molecule
-    origin : the molecule whose coordinates are frozen
-    constraints : in geomeTRIC's format, "" for none
-    connect : connect all atoms by bonds
-
-    Constraints are coordinates themselves. geomeTRIC's algorithms (conmethod) hold combinations that
-    are the constraints at the first geometry only, or take nearly redundant coordinates.
-    """
-    from geometric.internal import DelocalizedInternalCoordinates, Dihedral
-    from geometric.prepare import parse_constraints
-    from scipy.linalg import block_diag
-
-    class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
-        """Coordinates with constraints among them, and with our model of the Hessian."""
-
-        def build_dlc_1(self, place: Any) -> None:
-            """The constraints (first m columns of Vecs), and the eigenvectors of the metric of the
-            other primitive coordinates, once the constraints are projected out."""
-            metric = self.Prims.GMatrix(place)
-            held = len(self.Prims.cPrims)  # geomeTRIC lists them first
-            mixed = metric[held:, :held]
-            free = metric[held:, held:] - mixed @ np.linalg.pinv(metric[:held, :held]) @ mixed.T
-            weights, vectors = np.linalg.eigh(free)
-            self.Vecs = block_diag(np.eye(held), vectors[:, weights > REDUNDANT])
-            self.cDLC = list(range(held))
-            self.rDLC: list[int] = []  # held in searches with rigid molecules
-            self.Internals = [f"DLC {k + 1}" for k in range(self.Vecs.shape[1])]
-
-        def calcGradProj(self, place: Any, gradient: Any) -> Any:  # noqa: N802
-            """The gradient less its least-squares part along the constraints' derivatives."""
-            held = constrained_directions(self, place)
-            return gradient - held.T @ np.linalg.lstsq(held.T, gradient, rcond=None)[0]
-
-        def guess_hessian(self, place: Any) -> Any:
-            return self.model_hessian(place, BETWEEN_FRAGMENTS, {})
-
-        def softest_hessian(self, place: Any, between: float) -> Any:
-            """The model Hessian of the softest conceivable molecule: SOFTEST, and `between`
-            fragments, Eh/bohr^2."""
-            return self.model_hessian(place, between, SOFTEST)
-
-        def model_hessian(self, place: Any, between: float, factors: Mapping[str, float]) -> Any:
-            """The model with Eq. 1, `between` fragments, Eh/bohr^2, and factors by kind."""
-            model = self.Prims.guess_hessian(place)
-            for k, primitive in enumerate(self.Prims.Internals):
-                kind = type(primitive).__name__
-                if type(primitive) is Dihedral:
-                    model[k, k] = torsional_constant(
-                        molecule, place.reshape(-1, 3), primitive.b, primitive.c
-                    )
-                if len(self.Prims.frags) > 1 and kind.startswith(("Translation", "Rotation")):
-                    model[k, k] = between
-                else:
-                    model[k, k] *= factors.get(kind, 1.0)
-            metric = self.Prims.GMatrix(place)
-            primitives = metric @ self.Vecs @ np.linalg.pinv(self.Vecs.T @ metric @ self.Vecs)
-            return primitives.T @ model @ primitives
-
-    objects, values = None, None
-    if constraints.strip():
-        objects, (values, *_) = parse_constraints(atoms, constraints)
-        place = origin.coordinates.ravel()
-        for k, held in enumerate(objects):
-            if values[k] is None:  # geomeTRIC would take that of `atoms`
-                values[k] = held.value(place)
-    return Coordinates(
-        atoms,
-        build=True,
-        connect=connect,
-        addcart=False,
-        constraints=objects,
-        cvals=values,
-        conmethod=1,
-    )
-
-
-def constrained_directions(coordinates: Any, place: Any) -> Any:
-    """First derivatives (m, 3 natom) of the constrained coordinates at `place` (3 natom,)."""
-    places = place.reshape(-1, 3)
-    return np.array([one.derivative(places).ravel() for one in coordinates.Prims.cPrims])
-
-
 class GeomeTRIC:
     """The optimiser of geomeTRIC, called for one geometry at a time.
 
@@ -317,7 +208,7 @@ class GeomeTRIC:
         if origin is None:
             origin = molecule
         try:
-            coordinates = _coordinates(
+            coordinates = make_coordinates(
                 molecule,
                 atoms,
                 origin,

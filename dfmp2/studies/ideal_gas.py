@@ -72,20 +72,6 @@ MOST_VALUES = 1000
 # bohr from the axis: a molecule that may be meant to be linear (HCN bent by 11 degrees)
 ALMOST_LINEAR = 0.3
 LARGEST_SYMMETRY = 60  # that of an icosahedron
-SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: filled, s1, p3, d5, f7
-    1: (2, 4, 10, 12, 18, 20, 28, 30, 36, 38, 46, 48, 54, 56, 70, 78, 80, 86),
-    2: (1, 3, 11, 19, 29, 37, 47, 55, 79),
-    4: (7, 15, 33, 51, 83),
-    6: (25, 43, 75),
-    7: (24, 42),
-    8: (63,),
-}
-# multiplicity -> numbers of these that ions, from the given charge, have in a d orbital: Sc2+, Fe+
-OF_D = {2: (2, (19, 37, 55)), 6: (1, (25, 43, 75))}
-DEGENERATE = (
-    "the electronic entropy is R ln(2S + 1): if the state is degenerate in space as well (P or D "
-    "states of atoms, Pi states of linear molecules), up to R ln of that degeneracy is missing"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +208,32 @@ class GasConditions:
                 f": one of each, {what} has one of both",
             )
 
+    def require_usual(self, why: tuple[str | Option, ...], *, used: str | None = None) -> None:
+        """Raise for conditions that have no effect, because no gas is derived.
+
+        Parameters
+        ----------
+        why : tuple of str and Option
+            Why there is no gas, and what makes one.
+        used : str, optional
+            Name of the one condition that has an effect nevertheless.
+
+        Raises
+        ------
+        InputError : naming the first condition that is not the usual one
+        """
+        given = {
+            "temperature": (self.temperature, ROOM.temperature),
+            "standard_state": (self.standard_state, ROOM.standard_state),
+            "pressure": (self.pressure, ROOM.pressure),
+            "scale": (self.scale, ROOM.scale),
+            "quasi_harmonic": (self.low_modes.treatment, ROOM.low_modes.treatment),
+            "symmetry_number": (self.symmetry, ROOM.symmetry),
+        }
+        for name, (value, usual) in given.items():
+            if value != usual and name != used:
+                raise without_gas(Option(name, value), why)
+
     def _require_standard_state(self, state: str) -> None:
         """Raise InputError if `state` is not a standard state, or a pressure is given as well."""
         if self.pressures:
@@ -243,6 +255,11 @@ class GasConditions:
         if pressure is None:
             return MOL_PER_CUBIC_METRE * GAS_CONSTANT * self.temperature
         return pressure
+
+
+def without_gas(option: Option, why: tuple[str | Option, ...]) -> InputError:
+    """The error for an option of a gas where none is derived; `why` as in `require_usual`."""
+    return InputError(option, " belongs to Gibbs energies, and ", *why)
 
 
 def require_between(
@@ -537,20 +554,6 @@ def too_cold(molecule: Molecule, weights: Array, temperatures: Sequence[float]) 
             "molecule counts as linear: optimise it more tightly, or put them on a line"
         )
     return [said]
-
-
-def may_be_degenerate(molecule: Molecule) -> bool:
-    """Whether the state may be degenerate in space: an atom not known to be in an S state, or a
-    linear molecule with unpaired electrons."""
-    if not on_a_line(molecule):
-        return False
-    if molecule.natom > 1:
-        return molecule.multiplicity > 1
-    electrons = molecule.nuclear_charge - molecule.charge
-    charge, of_d = OF_D.get(molecule.multiplicity, (0, ()))
-    if molecule.charge >= charge and electrons in of_d:
-        return True
-    return electrons not in SPHERICAL.get(molecule.multiplicity, ())
 
 
 def _vibration(wavenumbers: Array, temperature: float, low_modes: LowModes) -> Shares:

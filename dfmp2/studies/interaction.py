@@ -73,6 +73,8 @@ PARTS: dict[
     ),
     "delta_": ("CCSD(T) - MP2, small basis", correction),
 }
+# of the columns of each basis set: the total energy, and all that it is a sum of
+IN_TABLE = ("", "scf_", "functional_", "exx_", "correlation_", "dispersion_", "delta_")
 SCHEMES = {"cp_corrected": "in-complex", "uncorrected": "alone"}
 UNITS = {
     "_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE),
@@ -316,12 +318,13 @@ def _table(results: Results, count: int) -> dict[str, Column]:
     ]
     table = {"basis": Column((*names, "together"), "", "basis set, or the composite level")}
     rows.append(_values(results, count))
-    for prefix in ("", "scf_", "correlation_"):
+    for prefix in IN_TABLE:
         for scheme in SCHEMES:
             name = f"{prefix}{scheme}_interaction_energy"
-            table[name] = Column(
-                tuple(row[name].value for row in rows), "hartree", rows[-1][name].description
-            )
+            if name not in rows[-1]:
+                continue
+            energies = [row[name].value if name in row else math.nan for row in rows]
+            table[name] = Column(energies, "hartree", rows[-1][name].description)
     return table
 
 

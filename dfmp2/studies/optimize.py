@@ -28,18 +28,13 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5_datasets import Dataset
+from dfmp2.output.run_names import OF_FOUND
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.coordinate import FREEZE, constraint_lines
-from dfmp2.studies.frequencies import (
-    DISPLACEMENT,
-    StoredHessian,
-    displaced,
-    for_differences,
-    hessian,
-)
+from dfmp2.studies.frequencies import StoredHessian
 from dfmp2.studies.geometric_search import (
     MINIMUM,
     GeomeTRIC,
@@ -47,6 +42,15 @@ from dfmp2.studies.geometric_search import (
     Search,
     geometric_library,
     quiet,
+)
+from dfmp2.studies.hessian import (
+    BY_FREQUENCIES,
+    DISPLACEMENT,
+    Said,
+    displaced,
+    for_differences,
+    hessian,
+    require_room,
 )
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished, expanded
@@ -57,17 +61,11 @@ CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)
 MOST_RESTARTS = 3  # along imaginary modes
 # runs reserved in a study in addition to steps and Hessians: probes, and sides of saddle points
 BESIDE = 50
-# advice to those whose Hessians leave no room: at the end, and at the beginning of a search
-AFTERWARDS: tuple[str | Command | Option, ...] = (
+# advice to those whose last Hessian leaves no room
+AFTERWARDS: Said = (
     ", or take ",
     Command("frequencies"),
     " of the geometry that is found",
-)
-BY_FREQUENCIES: tuple[str | Command | Option, ...] = (
-    ", or give the Hessian of ",
-    Command("frequencies"),
-    " of this geometry as ",
-    Option("start_hessian"),
 )
 NOT_VERIFIED = "not verified as a {sought}: run dfmp2 frequencies, or add --verify"
 
@@ -178,8 +176,6 @@ def _require_room(first: Step, search: Search, *, begins_with_hessian: bool) -> 
     ------
     InputError : what the Hessians take
     """
-    natom = first.molecule.natom
-    runs_of_step = len(expanded(first))
     hessians = int(search.verify) + int(search.transition_state and begins_with_hessian)
     option = Option("transition_state", True)
     beside = 1  # the first geometry
@@ -188,15 +184,14 @@ def _require_room(first: Step, search: Search, *, begins_with_hessian: bool) -> 
         option = Option("verify", True)
         beside = BESIDE
         instead = AFTERWARDS
-    gradients = hessians * 6 * natom * runs_of_step
-    if hessians and gradients + runs_of_step * (search.max_steps + beside) > MOST_RUNS:
-        raise InputError(
-            option,
-            f": {counted_text(hessians, 'Hessian')} of {natom} atoms: {gradients} gradients, and "
-            f"with {search.max_steps} steps that is more than the {MOST_RUNS} runs of a study: "
-            "allow fewer with ",
-            Option("max_steps"),
-            *instead,
+    if hessians:
+        require_room(
+            first,
+            hessians=hessians,
+            geometries=search.max_steps + beside,
+            about=(option, ": "),
+            steps=f"{search.max_steps} steps",
+            instead=instead,
         )
 
 
@@ -320,7 +315,7 @@ class Course:
         reference = Step(
             name=self.path[-1], who="the last geometry", molecule=last.molecule, options=tight
         )
-        prefix = f"hessian-{self._restarts + 1}-"
+        prefix = f"{OF_FOUND}{self._restarts + 1}-"
         yield displaced(reference, DISPLACEMENT, prefix)
         verified = stationary_point(
             last.molecule,

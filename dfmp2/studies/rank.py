@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import Command, InputError, Option
+from dfmp2.molecule.molecule import state_in_words
 from dfmp2.mp2.identity import method, method_differences, point_charges_digest
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
@@ -27,7 +28,7 @@ from dfmp2.output.reports.study import warning_text
 from dfmp2.output.study import is_study, read_study, run_warnings
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
-from dfmp2.studies.thermochemistry import make_thermochemistry, require_usual
+from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE, counted_text
 
 ENERGY = "total_energy"
@@ -71,6 +72,8 @@ class Ranked:
         How often it counts, including its spin if energies are ranked.
     weight : float
         Its fraction of the ensemble, from 0 to 1.
+    multiplicity : int
+        2S + 1.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Ranked:
     relative_kcal_per_mol: float
     degeneracy: int
     weight: float
+    multiplicity: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Ranking:
         A key of QUANTITIES.
     level, formula : str
         Level of theory and formula shared by all conformers.
+    charge : int
+        Their charge.
     temperature : float
         K.
     ensemble_energy : float
@@ -104,6 +110,7 @@ class Ranking:
     quantity: str
     level: str
     formula: str
+    charge: int
     temperature: float
     ensemble_energy: float
     conformers: tuple[Ranked, ...]
@@ -116,8 +123,9 @@ class Ranking:
 
     def __str__(self) -> str:
         symbol = QUANTITIES[self.quantity]
+        multiplicities = [one.multiplicity for one in self.conformers]
         rows = [
-            (
+            [
                 place,
                 one.name,
                 f"{one.energy:.8f}",
@@ -125,10 +133,10 @@ class Ranking:
                 f"{one.relative_kcal_per_mol:.2f}",
                 one.degeneracy,
                 f"{100 * one.weight:.2f}",
-            )
+            ]
             for place, one in enumerate(self.conformers, start=1)
         ]
-        heads = (
+        heads = [
             "#rank",
             "conformer",
             f"#{symbol} / Eh",
@@ -136,7 +144,11 @@ class Ranking:
             "#kcal/mol",
             "#g",
             "#weight / %",
-        )
+        ]
+        if len(set(multiplicities)) > 1:
+            heads.append("#2S+1")
+            for row, multiplicity in zip(rows, multiplicities, strict=True):
+                row.append(multiplicity)
         blocks: list[Block] = [
             Table("", heads, rows),
             f"{symbol} of the ensemble: {self.ensemble_energy:.8f} Eh",
@@ -147,7 +159,11 @@ class Ranking:
             warned: list[Block] = [Note("warning", text) for text in self.warnings]
             sections.append(Section("warnings", "Warnings", warned))
         conformers = counted_text(len(self.conformers), "conformer")
-        head = f"{conformers} of {self.formula}, {self.level}"
+        molecule = self.formula
+        state = state_in_words(self.charge, multiplicities)
+        if state:
+            molecule = f"{self.formula} ({state})"
+        head = f"{conformers} of {molecule}, {self.level}"
         return document_text([head], sections).rstrip("\n")
 
 
@@ -235,7 +251,8 @@ def rank_conformers(
     if quantity is None:
         quantity = _quantity(candidates)
     if quantity == ENERGY:
-        require_usual(conditions, "energies are ranked", Option("by", "gibbs"), used="temperature")
+        why = ("energies are ranked: add ", Option("by", "gibbs"), ", or leave it out")
+        conditions.require_usual(why, used="temperature")
     notes: list[str] = []
     energies = []
     for candidate in candidates:
@@ -268,6 +285,7 @@ def rank_conformers(
         quantity=quantity,
         level=first.level,
         formula=first.molecule.formula,
+        charge=first.molecule.charge,
         temperature=conditions.temperature,
         conformers=conformers,
         ensemble_energy=ensemble,
@@ -368,6 +386,7 @@ def _weighted(
             relative_kcal_per_mol=(energy - lowest) * KCAL_PER_MOL_PER_HARTREE,
             degeneracy=counted[one.name],
             weight=factor / total,
+            multiplicity=one.result.molecule.multiplicity,
         )
         for one, energy, factor in zip(candidates, energies, factors, strict=True)
     ]

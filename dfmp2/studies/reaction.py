@@ -20,9 +20,6 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Unpack
 
-import numpy as np
-
-from dfmp2.arrays import Array
 from dfmp2.errors import Command, InputError, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
@@ -34,29 +31,22 @@ from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.frequencies import gradient_alone, rotational_symmetry
+from dfmp2.studies.frequencies import gradient_alone
 from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import (
-    DEGENERATE,
-    ROOM,
-    GasConditions,
-    may_be_degenerate,
-    thermochemistry,
-    too_cold,
-)
+from dfmp2.studies.ideal_gas import ROOM, GasConditions, without_gas
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.species import Species, SpeciesCourse, equation
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
-from dfmp2.studies.thermochemistry import require_usual, scale_factor
-from dfmp2.studies.vibrations import (
-    MDYNE_PER_ANGSTROM,
-    NOISE,
-    masses,
-    no_stationary_point,
-    vibrations,
+from dfmp2.studies.species_results import (
+    SpeciesResult,
+    find_result,
+    notes_on_gas,
+    notes_on_modes,
+    omitted_modes,
 )
-from dfmp2.units import counted_text
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
+from dfmp2.studies.thermochemistry import scale_factor
+from dfmp2.studies.vibrations import masses
 
 OF_A_GAS = {  # value of a species -> name and description of its difference
     "total_energy_at_0_kelvin": ("reaction_energy_at_0_kelvin", "with zero-point energies"),
@@ -91,6 +81,44 @@ class ReactionPlan:
 
 
 ENERGIES = ReactionPlan()
+
+
+def make_reaction_plan(
+    *,
+    optimize: bool,
+    frequencies: bool,
+    convergence: str | None,
+    max_steps: int | None,
+    gas: GasConditions,
+    allow_gradient: bool,
+) -> ReactionPlan:
+    """The plan from options as people write them.
+
+    Parameters
+    ----------
+    convergence, max_steps
+        As in `Search`; None for the usual ones.
+
+    Raises
+    ------
+    InputError : an option without the one that it belongs to
+    """
+    given = {"convergence": convergence, "max_steps": max_steps}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    search = None
+    if optimize:
+        search = Search(**settings)
+    else:
+        for name, value in settings.items():
+            raise _without_effect(Option(name, value), Option("optimize", True))
+    if allow_gradient and not frequencies:
+        raise _without_effect(Option("allow_gradient", True), Option("frequencies", True))
+    return ReactionPlan(search, frequencies, gas, allow_gradient)
+
+
+def _without_effect(option: Option, owner: Option) -> InputError:
+    """The error for an option without the one that it belongs to."""
+    return InputError(option, " belongs to ", owner, ": add it, or leave this out")
 
 
 def reaction_energy(
@@ -282,8 +310,18 @@ def _require_hessians(options: Options, species: Sequence[Species], plan: Reacti
     """Raise if thermochemistry lacks a stored Hessian, a scale factor or a mass, or was not asked
     for beside its conditions."""
     stored = [one.stored for one in species if one.stored is not None]
+    _require_sought(species, plan)
     if not plan.frequencies and all(one.hessian is None for one in stored):
-        require_usual(plan.gas, "no species has a Hessian", Option("frequencies", True))
+        why = (
+            "no species has a Hessian: add ",
+            Option("frequencies", True),
+            ", or leave it out",
+        )
+        plan.gas.require_usual(why)
+        for one in species:
+            if one.symmetry is not None:
+                number = Option("symmetry_numbers", f"{one.label}={one.symmetry}")
+                raise without_gas(number, why)
         return
     for one in species:
         without = one.stored is not None and one.stored.hessian is None
@@ -296,6 +334,24 @@ def _require_hessians(options: Options, species: Sequence[Species], plan: Reacti
     scale_factor(plan.gas.scale, options.correlation.name, options.basis, options.frozen_core)
     for one in species:
         masses(one.molecule)
+
+
+def _require_sought(species: Sequence[Species], plan: ReactionPlan) -> None:
+    """Raise for a transition state that is neither searched for nor known by its Hessian."""
+    for one in species:
+        if one.stored is None:
+            has_effect = plan.optimize is not None or plan.frequencies
+        else:
+            has_effect = one.stored.hessian is not None
+        if one.transition_state and not has_effect:
+            raise InputError(
+                Option("transition_states", one.label),
+                " belongs to ",
+                Option("optimize", True),
+                " or ",
+                Option("frequencies", True),
+                ", and neither is done for it: add one, or leave this out",
+            )
 
 
 def _require_same_core(
@@ -333,71 +389,6 @@ def _require_room(courses: Sequence[SpeciesCourse]) -> None:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """The results for a species.
-
-    Attributes
-    ----------
-    values : thermochemical values by name; {} without Hessians
-    wavenumbers : (n,) cm^-1, scaled, negative if imaginary
-    imaginary : number of modes whose curvature is negative beyond the noise
-    """
-
-    species: Species
-    run: str
-    result: MP2Result
-    values: Mapping[str, Dataset]
-    hessian: Array | None
-    wavenumbers: Array | None
-    imaginary: int
-    symmetry: int
-
-    @property
-    def weight(self) -> float:
-        """Its coefficient, negative for a reactant."""
-        return float(self.species.coefficient)
-
-
-def _find(course: SpeciesCourse, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
-    """The results for a species whose runs are done."""
-    result = results[course.final]
-    molecule = result.molecule
-    second = course.hessian(results)
-    wavenumbers = None
-    imaginary = 0
-    if second is not None:
-        modes = vibrations(molecule, second, np.zeros((len(second), 3)))
-        options = result.options
-        factor = scale_factor(plan.gas.scale, result.method, options.basis, options.frozen_core)[0]
-        wavenumbers = modes.wavenumber * factor
-        imaginary = int((modes.force_constant / MDYNE_PER_ANGSTROM < -NOISE).sum())
-    species = course.species
-    stored = species.stored.hessian if species.stored is not None else None
-    symmetry, _ = rotational_symmetry(molecule, masses(molecule), species.symmetry, stored)
-    values: Mapping[str, Dataset] = {}
-    if gas:
-        values = thermochemistry(
-            molecule,
-            result.total_energy,
-            np.zeros(0) if wavenumbers is None else wavenumbers,
-            plan.gas.temperature,
-            plan.gas.pressure,
-            symmetry,
-            treated=plan.gas.low_modes,
-        )
-    return _Found(
-        species=course.species,
-        run=course.final,
-        result=result,
-        values=values,
-        hessian=second,
-        wavenumbers=wavenumbers,
-        imaginary=imaginary,
-        symmetry=symmetry,
-    )
-
-
 def _numbers(
     courses: Sequence[SpeciesCourse],
     plan: ReactionPlan,
@@ -428,7 +419,7 @@ def _numbers(
         }
     if not complete:
         return Numbers(settings, notes)
-    found = [_find(course, plan, results, gas=gas) for course in courses]
+    found = [find_result(course, plan.gas, results, gas=gas) for course in courses]
     notes += _notes(found, plan, gas=gas)
     if lacking and known:
         notes.append(f"no enthalpy and no Gibbs energy: {', '.join(lacking)} without a Hessian")
@@ -456,7 +447,7 @@ def _about(course: SpeciesCourse) -> dict[str, Any]:
     }
 
 
-def _difference(found: Sequence[_Found], values: Sequence[float | None]) -> float:
+def _difference(found: Sequence[SpeciesResult], values: Sequence[float | None]) -> float:
     """Products minus reactants; NaN if a species has no such value."""
     parts = [
         math.nan if value is None else one.weight * value
@@ -465,7 +456,7 @@ def _difference(found: Sequence[_Found], values: Sequence[float | None]) -> floa
     return math.fsum(parts)
 
 
-def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[str, Dataset]:
+def _values(found: Sequence[SpeciesResult], plan: ReactionPlan, *, gas: bool) -> dict[str, Dataset]:
     values: dict[str, Dataset] = {}
     for prefix, (words, energy) in PARTS.items():
         difference = _difference(found, [energy(one.result) for one in found])
@@ -487,7 +478,7 @@ def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[s
     return values | precision_error((one.weight, one.result) for one in found)
 
 
-def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
+def _table(found: Sequence[SpeciesResult], *, gas: bool) -> dict[str, Column]:
     """A row for each species, reactants first."""
 
     def value(name: str) -> list[float]:
@@ -517,13 +508,13 @@ def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
                 [float(one.symmetry) for one in found], "", "rotations onto itself"
             ),
             "imaginary_modes": Column(
-                [float(len(_left_out(one))) for one in found], "", "left out of the gas"
+                [float(len(omitted_modes(one))) for one in found], "", "left out of the gas"
             ),
         }
     return table
 
 
-def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
+def _arrays(found: Sequence[SpeciesResult], plan: ReactionPlan) -> dict[str, Dataset]:
     arrays: dict[str, Dataset] = {}
     for one in found:
         label = one.species.label
@@ -538,7 +529,7 @@ def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
     return arrays
 
 
-def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[str]:
+def _notes(found: Sequence[SpeciesResult], plan: ReactionPlan, *, gas: bool) -> list[str]:
     """What the numbers are, and what to know of each species."""
     notes = ["products minus reactants: negative if energy is released"]
     if plan.optimize is not None:
@@ -547,65 +538,7 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
         if one.species.stored is not None:
             notes.append(f"{one.species.label} is a stored result, computed before")
         if one.hessian is not None and one.wavenumbers is not None:
-            notes += _notes_on_modes(one)
+            notes += notes_on_modes(one)
     if gas:
-        notes += _notes_on_gas(found, plan.gas)
-    return notes
-
-
-def _left_out(one: _Found) -> list[str]:
-    """The imaginary modes, none of which is in the gas, cm^-1."""
-    if one.wavenumbers is None:
-        return []
-    return [f"{-x:.1f}i" for x in one.wavenumbers if x < 0]
-
-
-def _notes_on_modes(one: _Found) -> list[str]:
-    """What a Hessian says of the kind of a stationary point, if that is worth a word."""
-    label = one.species.label
-    notes = []
-    imaginary = _left_out(one)[: one.imaginary]
-    uncertain = _left_out(one)[one.imaginary :]
-    elsewhere = [f"{label} is at {text}" for text in no_stationary_point(one.result)]
-    modes = f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1"
-    if one.imaginary and elsewhere:
-        notes.append(f"{label} has {modes}, left out of its thermochemistry")
-    elif one.imaginary == 1:
-        notes.append(
-            f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
-            "out of its thermochemistry; its energies above the reactants are barriers"
-        )
-    elif one.imaginary:
-        notes.append(
-            f"{label} is NO MINIMUM and no transition state: {modes}, left out of its "
-            "thermochemistry"
-        )
-    elif one.species.transition_state:
-        notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
-    if uncertain:
-        notes.append(
-            f"{label} has {counted_text(len(uncertain), 'mode')} whose curvature is zero within the "
-            f"noise, {', '.join(uncertain)} cm^-1, left out of its thermochemistry"
-        )
-    return notes + elsewhere
-
-
-def _notes_on_gas(found: Sequence[_Found], gas: GasConditions) -> list[str]:
-    """The conditions of the gas, and species for which its equations hold less well."""
-    notes = []
-    for one in found:
-        molecule = one.result.molecule
-        cold = too_cold(molecule, masses(molecule), gas.temperatures)
-        notes += [f"{one.species.label} is {text}" for text in cold]
-    degenerate = [one.species.label for one in found if may_be_degenerate(one.result.molecule)]
-    if degenerate:
-        notes.append(f"{', '.join(degenerate)}: {DEGENERATE}")
-    state = gas.standard_state or f"{gas.pressure:g} Pa"
-    if state == "1M":
-        state = "1 mol/l"
-    notes.append(f"H, S and G of ideal gases at {gas.temperature:g} K, standard state {state}")
-    if gas.scale != 1.0:
-        notes.append(f"wavenumbers scaled ({gas.scale})")
-    if gas.low_modes.note:
-        notes.append(gas.low_modes.note)
+        notes += notes_on_gas(found, plan.gas)
     return notes

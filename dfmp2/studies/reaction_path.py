@@ -31,20 +31,22 @@ from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5_datasets import Dataset
-from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.output.study import Column, Study
 from dfmp2.progress import Listener
-from dfmp2.studies.frequencies import (
+from dfmp2.studies.frequencies import StoredHessian
+from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
+from dfmp2.studies.hessian import (
+    BY_FREQUENCIES,
     DISPLACEMENT,
-    StoredHessian,
     displaced,
     for_differences,
     hessian,
+    require_room,
 )
-from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.interaction import in_units
-from dfmp2.studies.optimize import BY_FREQUENCIES, CITATION, Course
+from dfmp2.studies.optimize import CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished, expanded
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
 from dfmp2.studies.vibrations import (
     StationaryPoint,
     largest_gradient,
@@ -96,8 +98,8 @@ def reaction_path(
     options : Options
         The SCF is converged to at least 1e-11 Eh.
     search : Search, optional
-        Its convergence applies to the minima; its max_steps apply on each side, to both path and
-        optimisation.
+        Its convergence applies to the minima; its max_steps to each side, where they count the
+        steps of the path and those of the optimisation together.
     start_hessian : StoredHessian, optional
         Hessian of this geometry; None to compute it.
     how : as in `dfmp2.studies.runs.carry_out`
@@ -152,16 +154,14 @@ def _require_room(top: Step, search: Search) -> None:
     ------
     InputError : what the Hessian takes
     """
-    runs_of_step = len(expanded(top))
-    gradients = 6 * top.molecule.natom * runs_of_step
-    if gradients + runs_of_step * (len(SIDES) * search.max_steps + 1) > MOST_RUNS:
-        raise InputError(
-            f"the Hessian of {top.molecule.natom} atoms takes {gradients} gradients, and with "
-            f"{search.max_steps} steps on each side that is more than the {MOST_RUNS} runs of a "
-            "study: allow fewer with ",
-            Option("max_steps"),
-            *BY_FREQUENCIES,
-        )
+    require_room(
+        top,
+        hessians=1,
+        geometries=len(SIDES) * search.max_steps + 1,
+        about=("a path begins with ",),
+        steps=f"{search.max_steps} steps on each side",
+        instead=BY_FREQUENCIES,
+    )
 
 
 class _Descent:
@@ -240,10 +240,7 @@ class _Descent:
                 break
             place = method.next_geometry()
             if place is None:
-                raise Unfinished(
-                    f"no minimum {side}s after {counted_text(number, 'step')}: allow more with ",
-                    Option("max_steps"),
-                )
+                raise _too_short(side, number)
             start = TOP if name == TOP else ""
             number += 1
             name = f"{side}-{number:03d}"
@@ -260,8 +257,15 @@ class _Descent:
         first = Step(
             name=last, who=last, molecule=results[last].molecule, options=self._top.options
         )
-        course = Course(first, self._search, self._listener, prefix=f"{side}-minimum-")
-        yield from course.then(results)
+        left = self._search.max_steps - number
+        if left < 1:
+            raise _too_short(side, number)
+        rest = replace(self._search, max_steps=left)
+        course = Course(first, rest, self._listener, prefix=f"{side}-minimum-")
+        try:
+            yield from course.then(results)
+        except Unfinished as error:
+            raise _too_short(side, self._search.max_steps) from error
         self.sides[side] += course.path[1:]
         self.minima[side] = course.path[-1]
 
@@ -324,6 +328,14 @@ class _Descent:
         if self._point is not None:
             notes += self._point.lines
         return notes
+
+
+def _too_short(side: str, steps: int) -> Unfinished:
+    """The error if the steps of one side are used up before its minimum."""
+    return Unfinished(
+        f"no minimum {side}s after {counted_text(steps, 'step')}: allow more with ",
+        Option("max_steps"),
+    )
 
 
 def _table(names: Sequence[str], runs: Sequence[MP2Result], top: int) -> dict[str, Column]:

@@ -12,10 +12,10 @@ points at the same distance from the corner are independent (`Relaxation.fronts`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,12 +27,14 @@ from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.coordinate import Constraints, Coordinate
 from dfmp2.studies.geometric_search import Search, geometric_library
 from dfmp2.studies.task import CannotBegin, Results, Step
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 
 PASSES = ("forward", "backward")
 LARGEST_ANGLE = 175.0  # degrees; beyond this, internal coordinates are undefined
 EXACT = 1e-8  # bohr or radian; allowed deviation of a coordinate from its value
 MOST_CORRECTIONS = 50
 LONGEST = 0.3  # bohr; largest correction in one step
+DISAGREE = 1e-5  # Eh; passes that differ by more have reached different minima
 SHIFT = 1e-4  # bohr; displacement for numerical derivatives
 
 
@@ -100,6 +102,16 @@ class Relaxation:
             f"{geometric_library().__version__}, convergence {self.convergence}",
             "two passes from opposite ends, each point from its neighbour; the lower energy counts",
         ]
+
+    def question(self) -> dict[str, Any]:
+        """Settings that determine the geometries, apart from the options of the runs."""
+        return {
+            "relaxed": True,
+            "convergence": self.convergence,
+            "coordinates": [coordinate.name for coordinate in self.coordinates],
+            "grid": [list(coordinate.values) for coordinate in self.coordinates],
+            "start_geometry": self.molecule.coordinates.tolist(),
+        }
 
     def fronts(self) -> list[list[tuple[str, int]]]:
         """Groups of runs of both passes, each run as direction and point number.
@@ -263,3 +275,33 @@ class Outcome(NamedTuple):
         """Total energy in one pass, Eh; NaN if it failed or is still to come."""
         run = self.runs.get(run_name(direction, self.number))
         return math.nan if run is None else run.total_energy
+
+
+def disagreements(outcomes: Sequence[Outcome], point: Callable[[int], str]) -> list[str]:
+    """A line for each point at which the passes reached different minima, or that there is none.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        The points so far.
+    point : callable
+        Describes the point of a number.
+    """
+    lines = []
+    for outcome in outcomes:
+        forward, backward = (outcome.energy(direction) for direction in PASSES)
+        difference = backward - forward
+        if not abs(difference) > DISAGREE:
+            continue
+        kept = outcome.name.partition("-")[0]
+        lines.append(
+            f"{point(outcome.number)}: the passes disagree by "
+            f"{abs(difference) * KJ_PER_MOL_PER_HARTREE:.2f} kJ/mol; the {kept} one is lower and "
+            "kept"
+        )
+    both = sum(len(outcome.runs) == len(PASSES) for outcome in outcomes)
+    if both and not lines:
+        lines.append(
+            f"both passes agree within {DISAGREE:g} Eh at all {counted_text(both, 'point')}"
+        )
+    return lines

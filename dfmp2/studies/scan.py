@@ -24,7 +24,7 @@ from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_of_difference import relative_errors
 from dfmp2.mp2.identity import point_charges_digest
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import SUMMANDS, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5_datasets import Dataset
@@ -34,10 +34,10 @@ from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, s
 from dfmp2.studies.extrema import make_curve, numbers_of_curve
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import CITATION, relaxed_point, require_no_ghosts
-from dfmp2.studies.relaxed import PASSES, Outcome, Relaxation, run_name
+from dfmp2.studies.relaxed import PASSES, Outcome, Relaxation, disagreements, run_name
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
-from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[
     str, tuple[str, str, Callable[[MP2Result], float]]
@@ -62,19 +62,8 @@ NUMBERS: dict[
     "homo_lumo_gap": ("hartree", "smallest gap of one spin", lambda r: r.diagnostics.homo_lumo_gap),
     "scf_iterations": ("", "SCF iterations", lambda r: float(r.reference.cycles)),
 }
-METHOD_NUMBERS: dict[
-    str, tuple[str, str, Callable[[MP2Result], float]]
-] = {  # for methods other than plain MP2
-    "correlation_energy": (
-        "hartree",
-        "correlation energy of the method",
-        lambda r: r.correlation_energy,
-    ),
-    "total_energy": ("hartree", "total energy of the method", lambda r: r.total_energy),
-}
 MOST_COORDINATES = 2
 AT_ITS_VALUE = 1e-6  # bohr or radian
-DISAGREE = 1e-5  # Eh; passes that differ by more have reached different minima
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,21 +407,9 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
             relaxed_point,
             search=Search(Constraints(text=relaxed.constraints()), relaxed.convergence),
         ),
-        question=_question(scan, relaxed),
+        question=relaxed.question(),
     )
     return carry_out(task, **how)
-
-
-def _question(scan: Scan, relaxed: Relaxation) -> dict[str, Any]:
-    """Settings that determine the geometries of a relaxed scan, apart from the options of its
-    runs."""
-    return {
-        "relaxed": True,
-        "convergence": relaxed.convergence,
-        "coordinates": list(scan.names),
-        "grid": [list(coordinate.values) for coordinate in scan.coordinates],
-        "start_geometry": scan.molecules[0].coordinates.tolist(),
-    }
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -471,7 +448,7 @@ def _numbers(
         "grid": [list(coordinate.values) for coordinate in scan.coordinates],
     }
     if scan.relaxed is not None:
-        settings |= _question(scan, scan.relaxed)
+        settings |= scan.relaxed.question()
         settings["path"] = [outcome.name for outcome in outcomes if outcome.runs]
     notes = _notes(scan, outcomes, failures)
     values: dict[str, Dataset] = {}
@@ -498,7 +475,7 @@ def _notes(scan: Scan, outcomes: Sequence[Outcome], failures: Failures) -> list[
                 moves += f" ({one.said})"
             notes.append(moves)
     else:
-        notes += [*scan.relaxed.notes(), CITATION, *_disagreements(scan, outcomes)]
+        notes += [*scan.relaxed.notes(), CITATION, *disagreements(outcomes, scan.point)]
     for outcome in outcomes:
         for name, code in outcome.codes.items():
             where = scan.point(outcome.number)
@@ -523,14 +500,12 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     table["relative_energy"] = Column(
         tuple(relative), "kJ/mol", "total energy above the lowest point"
     )
-    if scan.options.correlation is MP2 and not isinstance(scan.options, CompositeOptions):
-        numbers = NUMBERS
-    else:
-        numbers = {**NUMBERS, **METHOD_NUMBERS}
-    for name, (units, description, number) in numbers.items():
+    for name, (units, description, number) in NUMBERS.items():
         table[name] = Column(
             tuple(math.nan if run is None else number(run) for run in runs), units, description
         )
+    if scan.options.correlation is not MP2 or isinstance(scan.options, CompositeOptions):
+        table |= _columns_of_method(runs)
     table |= columns_of_bases(runs)
     if complete:
         table["relative_energy_error"] = Column(
@@ -548,26 +523,16 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     return table
 
 
-def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
-    """A line for each point at which the passes reached different minima."""
-    lines = []
-    for outcome in outcomes:
-        forward, backward = (outcome.energy(direction) for direction in PASSES)
-        difference = backward - forward
-        if not abs(difference) > DISAGREE:
-            continue
-        kept = outcome.name.partition("-")[0]
-        lines.append(
-            f"{scan.point(outcome.number)}: the passes disagree by "
-            f"{abs(difference) * KJ_PER_MOL_PER_HARTREE:.2f} kJ/mol; the {kept} one is lower and "
-            "kept"
-        )
-    both = sum(len(outcome.runs) == len(PASSES) for outcome in outcomes)
-    if both and not lines:
-        lines.append(
-            f"both passes agree within {DISAGREE:g} Eh at all {counted_text(both, 'point')}"
-        )
-    return lines
+def _columns_of_method(runs: Sequence[MP2Result | None]) -> dict[str, Column]:
+    """The total energy of the method and its summands, for methods other than plain MP2."""
+    finished = [run for run in runs if run is not None]
+    summands = finished[0].summands if finished else ["correlation_energy"]
+    table = {}
+    for name in (*summands, "total_energy"):
+        energies = [math.nan if run is None else getattr(run, name) for run in runs]
+        words = SUMMANDS.get(name, "total energy of the method")
+        table[name] = Column(energies, "hartree", words)
+    return table
 
 
 def _map(scan: Scan, energies: Any) -> tuple[dict[str, Dataset], dict[str, Dataset]]:

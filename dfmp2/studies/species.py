@@ -34,8 +34,9 @@ from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import for_elements
+from dfmp2.output.run_names import OF_FOUND
 from dfmp2.progress import Listener, Relay
-from dfmp2.studies.frequencies import DISPLACEMENT, displaced, for_differences, hessian
+from dfmp2.studies.hessian import DISPLACEMENT, displaced, for_differences, hessian
 from dfmp2.studies.ideal_gas import require_symmetry_number
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.rank import Candidate, read_candidate
@@ -494,7 +495,7 @@ class SpeciesCourse:
         if plan.optimize is not None and moves:
             search = replace(plan.optimize, transition_state=species.transition_state)
             if search.transition_state:  # which begins with a Hessian of its first geometry
-                self._hessian_prefix = f"{label}:hessian-"
+                self._hessian_prefix = f"{label}:{OF_FOUND}"
             first = Step(name="step-000", who="step 0", molecule=species.molecule, options=options)
             self._search = Course(first, search, _Labelled(listener, label))
             self.first = self._labelled(first, "")

@@ -29,18 +29,16 @@ from dfmp2.molecule.elements import isotope_masses
 from dfmp2.mp2.composite import CompositeResult
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
+from dfmp2.studies.degeneracy import DEGENERATE, may_be_degenerate
 from dfmp2.studies.frequencies import (
     REFERENCE,
     StoredHessian,
     rotational_symmetry,
 )
 from dfmp2.studies.ideal_gas import (
-    DEGENERATE,
     JOULE_PER_MOL,
     MOTIONS,
-    ROOM,
     GasConditions,
-    may_be_degenerate,
     thermochemistry,
     too_cold,
 )
@@ -131,40 +129,6 @@ def make_thermochemistry(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         arrays=_arrays(stored, modes, scaled, weights),
     )
-
-
-def require_usual(
-    conditions: GasConditions, why: str, remedy: Option, *, used: str | None = None
-) -> None:
-    """Raise for conditions of a gas where none is derived, so that they have no effect.
-
-    Parameters
-    ----------
-    conditions : GasConditions
-    why, remedy : str and Option
-        Why there is no gas, and the option that makes one.
-    used : str, optional
-        Name of the one condition that has an effect nevertheless.
-
-    Raises
-    ------
-    InputError : naming the first condition that is not the usual one
-    """
-    given = {
-        "temperature": (conditions.temperature, ROOM.temperature),
-        "standard_state": (conditions.standard_state, ROOM.standard_state),
-        "pressure": (conditions.pressure, ROOM.pressure),
-        "scale": (conditions.scale, ROOM.scale),
-        "quasi_harmonic": (conditions.low_modes.treatment, ROOM.low_modes.treatment),
-    }
-    for name, (value, usual) in given.items():
-        if value != usual and name != used:
-            raise InputError(
-                Option(name, value),
-                f" belongs to Gibbs energies, and {why}: add ",
-                remedy,
-                ", or leave it out",
-            )
 
 
 def left_out_modes(modes: Vibrations) -> list[str]:

@@ -32,7 +32,12 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.drawings.plots import Bar, bars
 from dfmp2.output.html.page import Summary, render, verbatim
-from dfmp2.output.reports.energies import energies, mean_field_heading, mean_field_sign
+from dfmp2.output.reports.energies import (
+    energies,
+    energy_headings,
+    mean_field_sign,
+    without_empty_dispersion,
+)
 from dfmp2.output.reports.method import asked_for
 from dfmp2.units import counted_text
 
@@ -67,7 +72,7 @@ class BatchRow(NamedTuple):
     name: str
     state: str
     seconds: float | None = None
-    cells: tuple[str, ...] = ("",) * 7
+    cells: tuple[str, ...] = ("",) * 8
     sign: str = ""
     method: Mapping[str, str] = {}
     asked: tuple[str, str] = ("", "")
@@ -164,11 +169,11 @@ def _all_items(items: Sequence[BatchRow], anchors: Mapping[str, str]) -> Table:
         if item.code is not None:
             state = f"{item.state} ({item.code})"
         name = (item.name, anchors.get(item.name, ""))
-        rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
-    mean_field = mean_field_heading(item.sign for item in items if item.sign)
-    sizes = ("#functions", mean_field, "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
-    heads = ("item", "state", "formula", *sizes, "backend", "#warnings")
-    return Table("All items; the headings sort", heads, rows, sortable=True)
+        rows.append((name, state, *item.cells[:6], fixed(item.seconds), *item.cells[6:]))
+    energy = energy_headings(item.sign for item in items if item.sign)
+    heads = ("item", "state", "formula", "#functions", *energy, "#time / s", "backend", "#warnings")
+    table = Table("All items; the headings sort", heads, rows, sortable=True)
+    return without_empty_dispersion(table)
 
 
 def _longest(done: Sequence[BatchRow]) -> list[Block]:

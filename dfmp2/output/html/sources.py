@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
 
 import numpy as np
+from markupsafe import Markup, escape
 
+from dfmp2.molecule.text import printable
 from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
@@ -32,7 +34,7 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.html.batch import batch_page, is_batch
-from dfmp2.output.html.notation import formula, quantity, with_formulas, written
+from dfmp2.output.html.notation import WORDS, formula, quantity, with_formulas, written
 from dfmp2.output.html.page import Summary, render, verbatim
 from dfmp2.output.reports.energies import quoted_energies
 from dfmp2.output.reports.method import asked_for, method_name
@@ -473,10 +475,27 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
         Facts(_origin(file, study.command)),
     ]
     warnings = [*doubts, *study_warnings(study)]
-    heading = with_formulas(study.title, formulas)
+    heading = _page_title(study, formulas)
     if title:
         heading = verbatim(title)
     return render(Summary(heading, subtitle, tiles, blocks, warnings), sections, file.name)
+
+
+def _page_title(study: Study, formulas: Iterable[str]) -> Markup:
+    """The title of a study with formulas and names as people write them, but for the name of its
+    molecule, or its equation, which the user wrote."""
+    said = study.settings.get("equation", study.settings.get("name", ""))
+    before, found, after = study.title, "", ""
+    if said:
+        before, found, after = study.title.partition(said)
+    program = [written(with_formulas(_of_title(text), formulas)) for text in (before, after)]
+    if "equation" in study.settings:
+        found = found.replace("->", WORDS["->"])
+    return escape(program[0]) + verbatim(found) + escape(program[1])
+
+
+def _of_title(text: str) -> str:
+    return printable(without_folders(text))
 
 
 def _shown_in_full(study: Study, runs: Sequence[Entry]) -> Sequence[Entry]:

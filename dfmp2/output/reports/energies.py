@@ -30,14 +30,36 @@ from dfmp2.output.reports.method import core_orbitals, damping_name, reference_t
 from dfmp2.scf.reference import Reference
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
+DISPERSION = "#E(disp) / Eh"
 
-def energies(result: MP2Result) -> tuple[str, str, str]:
-    """Energy of the mean field, and correlation and total energy of the method, Eh."""
+
+def energies(result: MP2Result) -> tuple[str, str, str, str]:
+    """Energy of the mean field, and correlation, dispersion and total energy of the method, Eh; ""
+    without a dispersion correction."""
+    dispersion = ""
+    if result.dispersion is not None:
+        dispersion = energy_text(result.dispersion.energy)
     return (
         energy_text(result.mean_field_energy),
         energy_text(result.correlation_energy),
+        dispersion,
         energy_text(result.total_energy),
     )
+
+
+def energy_headings(signs: Iterable[str]) -> list[str]:
+    """Headings of `energies`; `signs` as of `mean_field_heading`."""
+    return [mean_field_heading(signs), "#E(corr) / Eh", DISPERSION, "#E(total) / Eh"]
+
+
+def without_empty_dispersion(table: Table) -> Table:
+    """The table without the column of dispersion energies if no row has one."""
+    place = list(table.heads).index(DISPERSION)
+    if any(row[place] for row in table.rows):
+        return table
+    heads = [*table.heads[:place], *table.heads[place + 1 :]]
+    rows = [[*row[:place], *row[place + 1 :]] for row in table.rows]
+    return table._replace(heads=heads, rows=rows)
 
 
 def _solvent_rows(reference: Reference) -> list[EnergyRow]:

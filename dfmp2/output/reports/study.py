@@ -18,7 +18,12 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.drawings.plots import BROADENING, Curve, Limit, convergence, curves, spectrum
 from dfmp2.output.drawings.studies import path_drawing, scan_drawing
-from dfmp2.output.reports.energies import energies, mean_field_heading, mean_field_sign
+from dfmp2.output.reports.energies import (
+    energies,
+    energy_headings,
+    mean_field_sign,
+    without_empty_dispersion,
+)
 from dfmp2.output.reports.method import method_on_reference, references_of
 from dfmp2.output.reports.result import budget_blocks
 from dfmp2.output.reports.study_tables import (
@@ -35,6 +40,7 @@ from dfmp2.output.reports.study_tables import (
     values_on_a_screen,
     values_table,
 )
+from dfmp2.output.run_names import is_displaced
 from dfmp2.output.study import Column, Study, Warned
 from dfmp2.units import (
     KJ_PER_MOL_PER_HARTREE,
@@ -79,9 +85,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         "formula",
         "method",
         "#core",
-        mean_field_heading(map(mean_field_sign, results.values())),
-        "#E(corr) / Eh",
-        "#E(total) / Eh",
+        *energy_headings(map(mean_field_sign, results.values())),
     ]
     alike = {
         k: str(rows[0][k])
@@ -92,12 +96,13 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     differ = [k for k in range(len(heads)) if k not in alike]
     if 3 in alike:
         alike[3] = counted_text(int(alike[3]), "frozen core orbital")
-    return Table(
+    table = Table(
         ", ".join(alike.values()),
         [heads[k] for k in differ],
         [[row[k] for k in differ] for row in rows],
         sortable=True,
     )
+    return without_empty_dispersion(table)
 
 
 def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
@@ -189,11 +194,7 @@ def _listed_runs(study: Study) -> dict[str, MP2Result]:
     """The runs that are worth a row; in a reaction, those of Hessians are not."""
     if study.kind != "reaction":
         return dict(study.runs)
-    return {
-        name: run
-        for name, run in study.runs.items()
-        if not name.partition(":")[2].removeprefix("hessian-").startswith(("plus-", "minus-"))
-    }
+    return {name: run for name, run in study.runs.items() if not is_displaced(name)}
 
 
 def study_warnings(study: Study) -> list[str]:

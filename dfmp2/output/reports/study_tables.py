@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
+from dfmp2.mp2.result import SUMMANDS
 from dfmp2.output.document import (
     WIDEST,
     Block,
@@ -38,7 +39,10 @@ HEADINGS = {  # headings of study columns with long names
     "scf_iterations": "cycles",
     "imaginary_modes": "imag. modes",
     "exit_code": "code",
+    "hf_total_energy": "E(EXX)",
+    "functional_energy": "E(DFT)",
     "correlation_energy": "E(corr)",
+    "dispersion_energy": "E(disp)",
     "total_energy": "E",
     "cp_corrected_interaction_energy": "E(CP)",
     "uncorrected_interaction_energy": "E(no CP)",
@@ -46,6 +50,14 @@ HEADINGS = {  # headings of study columns with long names
     "scf_uncorrected_interaction_energy": "SCF, no CP",
     "correlation_cp_corrected_interaction_energy": "corr, CP",
     "correlation_uncorrected_interaction_energy": "corr, no CP",
+    "functional_cp_corrected_interaction_energy": "DFT, CP",
+    "functional_uncorrected_interaction_energy": "DFT, no CP",
+    "exx_cp_corrected_interaction_energy": "EXX, CP",
+    "exx_uncorrected_interaction_energy": "EXX, no CP",
+    "dispersion_cp_corrected_interaction_energy": "disp, CP",
+    "dispersion_uncorrected_interaction_energy": "disp, no CP",
+    "delta_cp_corrected_interaction_energy": "delta, CP",
+    "delta_uncorrected_interaction_energy": "delta, no CP",
     "delta_correction": "delta",
     "ir_intensity": "IR intensity",
     "rms_displacement": "rms moved",
@@ -60,7 +72,7 @@ HEADINGS = {  # headings of study columns with long names
     "entropy_vibration": "S vib",
     "entropy_electrons": "S el",
 }
-OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
+OF_EACH_BASIS = (*SUMMANDS, "total_energy")
 # Columns of a scan on a terminal, the most important first; as many as fit are shown.
 OF_A_POINT = (
     "relative_energy",
