@@ -32,7 +32,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ from dfmp2.errors.messages import PYTHON, serving
 from dfmp2.planning.rates import DiskRates
 from tests.conftest import run_here, write_rates
 from tests.report_page import parse
-from tests.test_outputs import CHANGING, LEFT_OUT, TIME_OF_A_RUN, heard, leaves, rounded, same
 
 STORED = Path(__file__).parent / "data" / "sessions"
 INDENT = "    "
@@ -57,6 +56,25 @@ RELATIVE = 1e-6
 ABSOLUTE = 4e-9  # Eh by which energies of pairs in mixed precision differ between processors
 LETTERS = str.maketrans("0123456789", "ghijklmnop")  # for a check that does not look like a number
 NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
+ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")  # integers too
+# In JSON and on pages: depends on the host, the time or the version; sentences; and whatever
+# rounding may change.
+CHANGING = re.compile(
+    r"provenance|timings|memory|storage|resources|seconds|sha256|SHA-256|hash|created|version|"
+    r"command|host|threads|processor|peak|kernel|predict|finished|wall|MB|GB|file_time|path|"
+    r"[0-9a-f]{12,}|PySCF \d|/how |summary|iterations|cycles|history|condition|"
+    r"certificate/.*(error|difference|slope)"
+)
+# Rows and marks of pages: seconds of a stage, cycles of an SCF, zeros up to rounding, positions in
+# a picture, versions.
+LEFT_OUT = re.compile(
+    r"(python|numpy|scipy|pyscf|h5py) \| [\d.]+|"
+    r"[A-Za-z ]+( \| [\d.e-]*){4}|\d+ \| -\d+\.\d{10} \| .*|electrons difference.*|"
+    r"SCF convergence .*|\d+ [A-Z][a-z]?|"
+    r"(change of the energy|orbital gradient|largest rotation|no point has an energy).*"
+)
+TIME_OF_A_RUN = r"\d+ \| [\d.]+(?= \| CPU)"  # and its cycles
+TIME_LEFT = ", (about .*|a few seconds) left$"
 HOST = re.compile(
     r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|prepared on|"
     r"device and libraries|wall time: |AVX|"
@@ -75,6 +93,7 @@ CHANGES_ALWAYS = (
     (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
     (r"<time> on \S+,", "<time> on <host>,"),
+    (r"prepared on \S+, <time>", "prepared on <host>, <time>"),
     (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
 )
 # Of memory, which is more in a process that has run other tests.
@@ -91,6 +110,28 @@ MASKED = (
     (r"(?<=difference: )0\b", "#e-#"),
     *CHANGES_ALWAYS,
 )
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Numbers and texts of a JSON value by their path."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, f"{path}/{name}")
+    elif isinstance(value, list):
+        yield f"{path}[]", len(value)
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{path}/{place}")
+    else:
+        yield path, value
+
+
+def rounded(value: Any) -> str:
+    """As recorded: seven digits, and nothing below 1e-7, which differs between processors."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return json.dumps(value)
+    if abs(value) < 1e-7:
+        return "0"
+    return f"{value:.7g}"
 
 
 def here(text: str) -> str:
@@ -187,6 +228,12 @@ def of_datasets(path: Path) -> list[str]:
     return [masked(line) for line in lines]
 
 
+def heard(told: list[str]) -> list[str]:
+    """Stages, steps and warnings without numbers; neither iterations nor the time left."""
+    lines = [line for line in told if not line.startswith(" ")]
+    return [f"told {re.sub(TIME_LEFT, '', ANY_NUMBER.sub('#', line))}" for line in lines]
+
+
 def of_command(words: list[str]) -> list[str]:
     """What a command printed, and its exit code unless it is 0."""
     everything = words[0] == "whole"
@@ -206,27 +253,23 @@ def of_command(words: list[str]) -> list[str]:
             return of_page(path, *map(int, words[2:]))
         return {"datasets": of_datasets, "cat": of_file}[words[0]](path)
     assert words[0] == "dfmp2", words
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    host = fixed_host() if everything else nullcontext()
-    try:
-        with host:
-            done = run_here(*words[1:], cwd=Path.cwd())
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-    lines = of_text(done.out)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        if everything:
+            fix_host(patch)
+        done = run_here(*words[1:], cwd=Path.cwd())
     if everything:
         lines = whole(done.out)
         lines += [f"told {line}" for line in whole(done.err)]
     elif done.code in (0, 4, 8):
+        lines = of_text(done.out)
         told = here(done.err).splitlines()
         told = [line for line in told if MESSAGE.search(line) or not HOST.search(line)]
         told = [re.sub(*CHANGES_ALWAYS[0], line) for line in told]
-        lines += [re.sub(*SIZE, line) for line in heard("\n".join(told))]
+        lines += [re.sub(*SIZE, line) for line in heard(told)]
     else:
+        lines = of_text(done.out)
         # Without the iterations of an SCF, but with the help after a wrong command.
         told = [line for line in done.err.splitlines() if done.code == 2 or line[:1] != " "]
         lines += [f"told {line}" for line in map(masked, told) if line]
@@ -291,16 +334,13 @@ def steps(text: str) -> Iterator[tuple[str, list[str]]]:
     yield head, below
 
 
-@contextmanager
-def fixed_host() -> Iterator[None]:
-    """Context in which plans find the same host everywhere: what memory and disk are free, what the
-    program holds, the speed of the scratch folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dfmp2.host.resources.resident_memory", lambda: 10**8)
-        patch.setattr("dfmp2.host.resources.available_memory", lambda: 8 * 10**9)
-        patch.setattr("dfmp2.output.plan.free_disk", lambda folder: 3 * 10**10)
-        patch.setattr("dfmp2.planning.rates.load_disk", lambda folder: DiskRates(date="2026-11-23"))
-        yield
+def fix_host(patch: pytest.MonkeyPatch) -> None:
+    """Let plans find the same host everywhere: what memory and disk are free, what the program
+    holds, the speed of the scratch folder."""
+    patch.setattr("dfmp2.host.resources.resident_memory", lambda: 10**8)
+    patch.setattr("dfmp2.host.resources.available_memory", lambda: 8 * 10**9)
+    patch.setattr("dfmp2.output.plan.free_disk", lambda folder: 3 * 10**10)
+    patch.setattr("dfmp2.planning.rates.load_disk", lambda folder: DiskRates(date="2026-11-23"))
 
 
 def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -317,9 +357,30 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
         elif head.startswith("$ "):
             now = of_command(shlex.split(head.removeprefix("$ ")))
         elif head.startswith(">>> "):
-            with fixed_host(), serving(PYTHON):
+            with pytest.MonkeyPatch.context() as patch, serving(PYTHON):
+                fix_host(patch)
                 now = of_expression(head.removeprefix(">>> "), names)
         yield head, below, now
+
+
+def same(found: str, expected: str, relative: float, absolute: float = 0.0) -> bool:
+    """Whether two lines have the same words, and numbers that differ by rounding.
+
+    Allowed are two units of the last decimal shown, or `relative`, or `absolute`.
+    """
+    ones, twos = ANY_NUMBER.findall(found), ANY_NUMBER.findall(expected)
+    if ANY_NUMBER.sub("#", found) != ANY_NUMBER.sub("#", expected) or len(ones) != len(twos):
+        return False
+    for one, two in zip(ones, twos, strict=True):
+        digits, _, exponent = two.partition("e")
+        decimals = len(digits.partition(".")[2])
+        unit = 10.0 ** (int(exponent or 0) - decimals)
+        allowed = max(relative * abs(float(two)), absolute, 2.001 * unit)
+        if not decimals and not exponent:  # an integer, up to its last bit
+            allowed = 0.0 if one.lstrip("+-").isdigit() else relative * abs(float(two))
+        if abs(float(one) - float(two)) > allowed:
+            return False
+    return True
 
 
 def relative(text: str) -> float:

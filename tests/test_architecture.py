@@ -10,7 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parent.parent / "dfmp2"
+import pytest
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "dfmp2"
+SCRIPTS = TESTS.parent / "scripts"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms on lower floors; docs/project/architecture.md shows them.
@@ -270,3 +274,26 @@ def texts_of(call: ast.Call) -> list[str]:
                 )
             )
     return texts
+
+
+def test_faults_to_be_planted_have_their_text_and_their_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The text of each stands once in the package. What `-k` selects is part of the name of a test
+    function or a session; a parameter follows after `and`."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    from plant_faults import read
+
+    package = "\n".join(path.read_text() for path in MODULES)
+    sessions = [path.stem for path in (TESTS / "data" / "sessions").glob("*.txt")]
+    for fault in read(SCRIPTS / "faults.txt"):
+        assert package.count(fault.text) == 1, fault.name
+        files, _, selection = fault.tests.partition(" -k ")
+        text = "".join((TESTS / file).read_text() for file in files.split())
+        names = re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+        if files == "test_sessions.py":
+            names += sessions
+        for choice in selection.split(" or "):
+            chosen, *parameters = choice.split(" and ")
+            assert any(chosen in name for name in names), fault.name
+            assert all(parameter in text for parameter in parameters), fault.name

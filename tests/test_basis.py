@@ -7,7 +7,6 @@ import random
 import re
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,37 +325,6 @@ def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch)
     with_exchange = resolve()
     monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
     assert resolve() == with_exchange
-
-
-@pytest.mark.parametrize(
-    ("option", "name", "basis", "symbol"),
-    [
-        ("basis", "cc-pvdzz", "", "O"),
-        ("basis", "cc-pvdz-ri", "", "O"),
-        ("basis", "def2-universal-jkfit", "", "O"),
-        ("basis", "cc-pvdz", "", "Rb"),
-        ("basis", "6-31g(xyz)", "", "O"),
-        ("basis", "iglo3", "", "H"),  # spinor data
-        ("basis", "def2-mtzvpp", "", "I"),
-        ("basis", "cc-pvdz-pp-nr", "", "Au"),
-        ("basis", "minao", "", "Au"),
-        ("ri", "cc-pvdz", "cc-pvdz", "He"),
-        ("ri", "heavy-aug-cc-pvdz", "cc-pvdz", "He"),
-        ("ri", "aug-cc-pvdz-optri", "cc-pvdz", "He"),
-        ("ri", "cc-pvdz-rj", "cc-pvdz", "He"),
-        ("ri", "cc-pvdz-jkfit", "cc-pvdz", "He"),
-        ("ri", None, "dzp", "O"),
-        ("ri", "auto", "lanl2dz", "I"),
-    ],
-)
-def test_refusals_name_the_set_and_the_way_out(
-    option: str, name: Any, basis: str, symbol: str
-) -> None:
-    resolve = resolve_orbital
-    if option != "basis":
-        resolve = partial(resolve_fitting, option, orbital=resolve_orbital(basis, [symbol]))
-    with recorded_error(InputError):
-        resolve(name, symbols=[symbol])
 
 
 @pytest.mark.parametrize(
@@ -688,6 +656,3 @@ def test_surveyed_errors_are_those_of_the_numbers_in_use():
         assert measure_fitting_error(role, orbital, found) == pytest.approx(
             float(error), rel=1e-3, abs=1e-9
         )
-
-
-# --- hostile working directory --------------------------------------------------------------------

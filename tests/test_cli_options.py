@@ -204,23 +204,6 @@ def test_threads_reach_openmp_and_are_given_back(
 # --- output ---------------------------------------------------------------------------------------
 
 
-def test_json_quiet_and_log(call: Runner, folder: Path) -> None:
-    shown = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--log", "run.log"))
-    logged = (folder / "run.log").read_text()
-    assert shown.out.splitlines()[-1].startswith("dfmp2 finished: ")
-    assert shown.out.splitlines()[-1] in logged and "Strongest pairs" in logged
-    assert all(line in logged for line in shown.err.splitlines())
-    quiet = succeed(
-        call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--log", "run.log")
-    )
-    assert quiet.out.splitlines() == [shown.out.splitlines()[-1]] and quiet.err == ""
-    # Appended, and as complete as without --quiet
-    assert len((folder / "run.log").read_text()) > 1.9 * len(logged)
-    loud = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--quiet"))
-    # Warnings always
-    assert all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err
-
-
 def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> None:
     """PySCF's own DF-MP2 on the same orbitals: 1e-8 Eh in float64, within the certificate in mixed
     precision."""

@@ -87,69 +87,6 @@ def test_the_command_is_stored_as_a_shell_takes_it(monkeypatch: pytest.MonkeyPat
 # --- screen ---------------------------------------------------------------------------------------
 
 
-def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> None:
-    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--verbose"))
-    for words in (
-        f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
-        "Cite: ",
-        "0.11730000",
-        "spherical",
-        "sto-3g for O H (PySCF ",
-        "frozen core: 0 orbitals",
-        "reference energy",
-        "Energies\n---",
-        "pair energies",
-        "same-spin correlation",
-        "opposite-spin correlation",
-        "SCS-MP2",
-        "SOS-MP2",
-        "peak memory",
-        "HOMO-LUMO gap: 0.9964 Eh\nsmallest MP2 denominator: 1.9929 Eh",
-        "certificate: 15 of 15 pairs",
-        "orbital stability: stable",
-    ):
-        assert words in done.out, words
-    sections = re.findall(r"^(.+)\n-+$", done.out, re.MULTILINE)
-    assert sections.index("Orbitals and pairs") == sections.index("Energies") + 1
-    ending = done.out.splitlines()[-1]
-    energies = [
-        f"{water.json[name]:.10f} Eh" for name in ("mp2_total_energy", "mp2_correlation_energy")
-    ]
-    assert (
-        ending
-        == f"dfmp2 finished: E(MP2, total) = {energies[0]}, E(corr) = {energies[1]} -> h2o.dfmp2.h5"
-    )
-    assert "  SCF   1  E = " in done.err and "  SCF " not in done.out
-    assert "Energies" not in done.err and "finished" not in done.err
-    assert "\x1b" not in done.out + done.err and "\r" not in done.err
-
-
-def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
-    """The numbers that people quote, how good they are, and where the rest is."""
-    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite"))
-    lines = done.out.splitlines()
-    assert len(lines) <= 26 and max(map(len, lines[:-1])) <= 80
-    names = {
-        "reference energy": "scf_total_energy",
-        "same-spin correlation": "mp2_same_spin_correlation_energy",
-        "opposite-spin correlation": "mp2_opposite_spin_correlation_energy",
-        "MP2 correlation": "mp2_correlation_energy",
-        "MP2 total": "mp2_total_energy",
-        "SCS-MP2 total": "scs_mp2_total_energy",
-        "SOS-MP2 total": "sos_mp2_total_energy",
-    }
-    for name, key in names.items():
-        assert re.search(rf"^{name} +{water.json[key]:.10f} ", done.out, re.MULTILINE), name
-    assert "E(HF) + 1.2 OS + 0.333333 SS" in done.out and "the line above" not in done.out
-    assert lines[0].endswith(": h2o (H2O), charge 0, multiplicity 1, 10 electrons")
-    assert "is good to 3 decimals" in done.out
-    assert lines[-2].endswith("details: dfmp2 show h2o.dfmp2.h5")
-    full = succeed(call("show", "h2o.dfmp2.h5")).out
-    assert "Strongest pairs" in full and "Strongest pairs" not in done.out
-    refused = call("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--verbose")
-    recorded_failure(refused, 3)
-
-
 def test_terminal_gets_a_bar_and_colour_unless_no_color(folder: Path) -> None:
     run = ("run", "h2-far.xyz", "--basis", "sto-3g", "--overwrite")
     coloured = on_a_terminal("stderr", *run, cwd=folder)

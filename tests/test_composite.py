@@ -622,55 +622,11 @@ def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
     assert read_study(path).last == last
 
 
-@pytest.mark.parametrize(
-    ("options", "more"),
-    [
-        ({"basis": "cc-pvtz"}, {"scf_formula": "power"}),
-        ({"basis": "cc-pv[t]z"}, {}),
-        ({"basis": "cc-pv[dq]z"}, {}),
-        ({"basis": "6-31[dt]g"}, {}),
-        ({"basis": "def2-[dt]zvp"}, {}),
-        ({"basis": "cc-pvtz"}, {"correlation_formula": "truhlar"}),
-        ({"basis": "cc-pv[tq]z"}, {"correlation_formula": "x"}),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd/cc-pvdz"}),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)"}),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)/cc-pv[dt]z"}),
-        ({"basis": "cc-pvtz"}, {"delta_program": "psi4"}),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)/cc-pvdz", "delta_program": "orca"}),
-        ({"basis": "cc-pvtz", "method": "kappa-mp2"}, {"delta": "ccsd(t)/cc-pvdz"}),
-        ({"basis": "cc-pvtz", "method": "b2plyp"}, {"delta": "ccsd(t)/cc-pvdz"}),
-        ({"basis": "cc-pvtz", "reference": "rohf"}, {"delta": "ccsd(t)/cc-pvdz"}),
-        (
-            {"basis": "cc-pvtz", "relativity": "x2c"},
-            {"delta": "ccsd(t)/cc-pvdz", "delta_program": "psi4"},
-        ),
-        ({"basis": "cc-pv[dt]z", "frozen_virtual": 1}, {}),
-    ],
-)
-def test_levels_that_cannot_be(options, more):
-    with recorded_error(InputError):
-        at_level(Options(**options), **more)
-
-
-def test_refusals_before_the_first_run():
-    delta = {"delta": "ccsd(t)/cc-pvdz"}
+def test_a_relaxed_scan_has_one_basis():
     water = Molecule.from_string(WATER_CATION)
-    with recorded_error(InputError):
-        optimize_geometry(water, at_level(Options("cc-pvtz"), **delta))
     bond = make_coordinate("bond", "1,2", "0.9:1.0:2", water, units="angstrom")
     with recorded_error(InputError):
         scan_energies(along(water, [bond], at_level(Options("cc-pv[dt]z")), convergence="GAU"))
-    with recorded_error(InputError):
-        at_level(Options("cc-pvdz", solvent="water"), **delta)
-    triplet = Molecule.from_string("H 0 0 0; H 0 0 2", multiplicity=3)
-    with recorded_error(InputError):
-        basis_set_limit(triplet, at_level(Options("cc-pvdz"), **delta))
-    charged = water.in_field([[3.0, 3.0, 3.0, 0.5]])
-    with recorded_error(InputError):
-        basis_set_limit(charged, at_level(Options("cc-pvdz"), **delta, delta_program="psi4"))
-    helium = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
-    with recorded_error(InputError):
-        interaction_energy(helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]")))
 
 
 def test_memory_of_the_correction_is_estimated():

@@ -33,7 +33,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
 from dfmp2.output.export.qcschema import atomic_result, qcschema
 from dfmp2.output.text import report
-from tests.conftest import Runner, Stored, listing, succeed
+from tests.conftest import Runner, Stored
 from tests.recorded import recorded_error, recorded_failure
 
 ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
@@ -484,63 +484,11 @@ def test_geometry_and_energies_are_enough_for_xyz(to: str, water: Stored) -> Non
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_one_run_of_a_study(call: Runner, folder: Path) -> None:
-    (folder / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 3\n")
-    pair = (
-        "interaction",
-        "he2.xyz",
-        "--fragments",
-        "1,2",
-        "--basis",
-        "6-31g",
-        "--auxbasis",
-        "cc-pvdz-ri",
-    )
-    succeed(call(*pair, "--allow-poor-fit", "--output", "pair.h5"))
-    assert call("export", "pair.h5", "--to", "xyz").code == 3
-    done = call("export", "pair.h5", "--to", "xyz", "--run", "dimer")
-    recorded_failure(done, 3)
-    succeed(call("export", "pair.h5", "--to", "xyz", "--run", "fragment-1-in-complex"))
-    assert "@He" in (folder / "pair.fragment-1-in-complex.xyz").read_text()
-
-
 def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, folder: Path) -> None:
     (folder / "copy.h5").write_bytes(water.path.read_bytes())
     done = call("export", "copy.h5", "--to", "xyz", "-o", "copy.h5", "--overwrite")
     assert done.code == 3
     assert (folder / "copy.h5").read_bytes() == water.path.read_bytes()
-
-
-@pytest.mark.parametrize("output", [(), ("-o", "."), ("-o", "there")])
-def test_several_results_are_written_into_a_folder(
-    call: Runner, water: Stored, folder: Path, output: tuple[str, ...]
-) -> None:
-    (folder / "there").mkdir()
-    for name in ("one.h5", "two.h5"):
-        (folder / name).write_bytes(water.path.read_bytes())
-    succeed(call("export", "one.h5", "two.h5", "--to", "molden", *output))
-    place = folder / (output[1] if output else ".")
-    assert {path.name for path in place.glob("*.molden")} == {"one.molden", "two.molden"}
-
-
-def test_several_results_need_a_place_each(
-    call: Runner, water: Stored, radical: Stored, folder: Path
-) -> None:
-    """Nothing is written for names that collide or a folder that is missing; frames go into one
-    file in their order."""
-    (folder / "there").mkdir()
-    for name, stored in (("one.h5", water), ("there/one.dfmp2.h5", radical)):
-        (folder / name).write_bytes(stored.path.read_bytes())
-    several = ("export", "one.h5", "there/one.dfmp2.h5", "--to")
-    before = listing(folder)
-    for wrong in (("molden",), ("molden", "--output", "nowhere"), ("extxyz",)):
-        recorded_failure(call(*several, *wrong), 3)
-    for target in ("one.h5", "there/one.dfmp2.h5"):
-        assert call(*several, "extxyz", "--output", target, "--overwrite").code == 3
-    assert listing(folder) == before
-    succeed(call(*several, "extxyz", "--output", "both.extxyz"))
-    frames = (export(dfmp2.read(stored.path), "extxyz") for stored in (water, radical))
-    assert (folder / "both.extxyz").read_bytes() == b"".join(frames)
 
 
 def test_without_trexio(

@@ -160,53 +160,6 @@ def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[i
     assert (made.charge, made.multiplicity) == expected
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"schema_version": 4},
-        {"schema_name": "qcschema_input"},
-        {"symbols": []},
-        {"symbols": ["O", 1, "H"]},
-        {"symbols": "OHe"},
-        {"symbols": ["O", "H", "Xx"]},
-        {"geometry": [10**400] * 9},
-        {"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]},
-        {"molecular_multiplicity": "2"},
-        {"molecular_chrage": 1},
-        {"schema_version": 1},
-        {"real": [True, False]},
-        {"real": [1, 1, 0]},
-        {"atomic_numbers": [8, 1, 3]},
-        {"atomic_numbers": [8, 1, True]},
-        {"geometry": [0.0] * 8},
-        {"geometry": [[0.0, 0, 0], [1, 1]]},
-        {"geometry": ["a"] * 9},
-        {"molecular_charge": 0.5},
-        {"molecular_charge": True},
-        {"molecular_multiplicity": 1.5},
-        {"fragments": [[0, 1]]},
-        {"fragments": [[0, 1], [1, 2]]},
-        {"fragments": [["a"]]},
-        {"fragments": [[0.5, 1, 2]]},
-        {"fragments": [[float("inf")]]},
-        {"fragments": [[0, 1], [2]], "fragment_charges": [1]},
-        {"fragments": [[0, 1], [2]], "fragment_charges": [1, 0]},
-        {"fragments": [[0], [1, 2]], "fragment_charges": [-1, 0.5]},
-        {
-            "fragments": [[0], [1, 2]],
-            "fragment_multiplicities": [2, 2],
-            "molecular_multiplicity": None,
-        },
-        {"basis": "x"},
-        {"schema_version": 2.0},
-    ],
-    ids=str,
-)
-def test_molecules_of_qcschema_that_are_none(changes: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        from_qcschema({**GIVEN, **changes})
-
-
 # --- isotopes -------------------------------------------------------------------------------------
 
 WATER = Molecule.from_string("3\n\nO 0 0 0\nH 0 0.8 0.5\nH 0 -0.8 0.5\n")
@@ -232,25 +185,3 @@ def test_masses_of_isotopes(isotopes: tuple[str, ...], masses: tuple[float, ...]
     assert len(notes) >= changed and notes == sorted(notes)
     if isotopes == ("2=T", "1=18O"):
         assert notes[0].startswith("atom 1 O is 18O: 17.99915") and "atom 2 H is T" in notes[1]
-
-
-@pytest.mark.parametrize(
-    "isotope",
-    [
-        "0=2H",
-        "4=2H",
-        "\u00b2=2H",
-        "C=13C",
-        "1=2H",
-        "H=9H",
-        "H",
-        "=2H",
-        "H=",
-        "H=x",
-        "H=0.5",
-        "H=400",
-    ],
-)
-def test_isotopes_that_there_are_not(isotope: str) -> None:
-    with recorded_error(InputError):
-        isotope_masses(WATER, (isotope,))

@@ -12,7 +12,6 @@ import pytest
 from pyscf import dft, gto
 
 import dfmp2
-from dfmp2.errors import InputError
 from dfmp2.gradients import functional
 from dfmp2.gradients.certificate import check_direction
 from dfmp2.gradients.functional import Functionals, functional_gradient
@@ -30,7 +29,6 @@ from dfmp2.progress import Silent
 from dfmp2.scf.kohn_sham import exact_exchange, libxc_code
 from tests.awkward import mole_of, slope
 from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
 # No molecule here has any symmetry.
@@ -373,49 +371,6 @@ def test_the_command_prints_and_stores_total_gradients(call: Runner, tmp_path: P
     stored = hdf5.read(tmp_path / done.json["output"])
     assert stored.gradient is not None
     assert stored.gradient.total_gradient.tolist() == done.json["total_gradient"]
-
-
-def test_kohn_sham_alone_is_stored_shown_and_compared(call: Runner, tmp_path: Path) -> None:
-    (tmp_path / "w.xyz").write_text("3\n\nO 0 0 0.1\nH 0 0.8 -0.5\nH 0.1 -0.7 -0.6\n")
-    asked = ("--basis", "6-31g", "--method", "ks", "--xc", "tpss0", "--grid", "1")
-    done = succeed(call("run", "w.xyz", *asked, "--json"))
-    found = done.json
-    assert found["total_energy"] == found["scf_total_energy"]
-    assert found["correlation_energy"] == 0.0 and found["mp2_correlation_energy"] is None
-    assert found["auxbasis"] is None
-    shown = succeed(call("show", found["output"])).out
-    assert shown.splitlines()[0].endswith(": Kohn-Sham")
-    assert "KS total" in shown and "E(OS)" not in shown and "reference: rks" in shown
-    assert "DF-RKS(tpss0)/6-31g. Cite: PySCF:" in shown
-    of_pairs = [word for word in ("MP2", "E(corr)", "pair", "frozen") if word in shown]
-    assert of_pairs == ["MP2"] and shown.count("MP2") == 1 == shown.count("MP2 fitting: none")
-    assert "Not checked against PySCF's own Kohn-Sham (now: dfmp2 compare)." in shown
-    compared = succeed(call("compare", found["output"])).out
-    assert "agrees with PySCF" in compared and compared.endswith("same SCF fitting set\n")
-    exact = succeed(call("compare", found["output"], "--exact", "--json")).json
-    assert list(exact["energies"]) == ["scf_total_energy"]
-    assert 1e-7 < abs(exact["energies"]["scf_total_energy"]["difference"]) < 1e-4
-    planned = succeed(call("plan", "w.xyz", *asked)).out
-    assert "fitting set of" in planned and "MP2" not in planned and "pair" not in planned
-    derived = call("derive", found["output"], "--os-scale", "1.2")
-    recorded_failure(derived, 3)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"method": "ks"},
-        {"method": "ks", "xc": "pbe", "frozen_core": "auto"},
-        {"method": "ks", "xc": "pbe", "auxbasis": "cc-pvdz-ri"},
-        {"method": "ks", "xc": "pbe", "os_scale": 1.2},
-        {"method": "ks", "xc": "pbe", "reference": "rohf"},
-        {"method": "mp2", "xc": "pbe"},
-    ],
-    ids=str,
-)
-def test_wrong_requests_name_a_way_out(given: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        dfmp2.gradient(WATER, **{"basis": "6-31g", **given})
 
 
 def test_the_plan_counts_the_kernel_at_every_point(call: Runner, tmp_path: Path) -> None:

@@ -73,31 +73,6 @@ def test_a_grid_is_a_level_or_points_of_each_atom(given: Any, name: str) -> None
     assert Options("cc-pvdz", method="drpa", xc="pbe", grid=given).grid == name
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "99,600",
-        "99,5",
-        "99,9999",
-        10,
-        "9,590",
-        (1001, 590),
-        "-3",
-        "fine",
-        "99,590,3",
-        "",
-        3.0,
-        True,
-        "99 590",
-        "٣",
-    ],
-    ids=str,
-)
-def test_another_grid_is_refused_with_what_there_is(given: Any) -> None:
-    with recorded_error(InputError):
-        Options("cc-pvdz", method="drpa", xc="pbe", grid=given)
-
-
 def test_spheres_are_those_of_pyscf() -> None:
     sizes = sorted(int(number) for number in dft.gen_grid.LEBEDEV_NGRID)
     assert sizes == [1, *LEBEDEV_POINTS]

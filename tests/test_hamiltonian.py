@@ -312,25 +312,6 @@ def test_memory_of_the_transformation_is_planned() -> None:
 # --- recorded, repeated, and said by every command ------------------------------------------------
 
 
-def test_commands_take_x2c(call: Runner, folder: Path) -> None:
-    """Resuming distinguishes it, and the parts of a run and of a study record it."""
-    sto3g = ("--basis", "sto-3g", "--threads", "1", "--json")
-    relativistic = succeed(call("run", "h2o.xyz", *sto3g, *X2C)).json
-    assert relativistic["relativity"] == "x2c"
-    recorded_failure(call("run", "h2o.xyz", *sto3g, "--resume"), 3)
-    succeed(call("prepare", "h2o.xyz", *sto3g, *X2C))
-    parts = succeed(
-        call("energy", "--from", "h2o.prepared.h5", "--json", "--overwrite", "--threads", "1")
-    ).json
-    assert parts["mp2_total_energy"] == relativistic["mp2_total_energy"]
-    (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
-    asked = ("--fragments", "1-2,3-4", *sto3g)
-    study = succeed(call("interaction", "pair.xyz", *asked, *X2C)).json
-    assert "relativity in every run: spin-free one-electron X2C" in study["notes"]
-    (folder / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.6\n")
-    recorded_failure(call("run", "hi.xyz", "--basis", "def2-svp", *X2C), 3)
-
-
 @pytest.mark.parametrize(
     ("atoms", "basis", "error"),
     [  # of the 1s orbital with X2C, Eh; 0.08 to 0.12 with functions contracted for X2C or DKH
@@ -439,32 +420,6 @@ def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -
         assert found["runs"][name]["scf_total_energy"] == pytest.approx(mf.e_tot, abs=1e-8)
 
 
-def test_items_of_a_batch_have_their_own(call: Runner, folder: Path) -> None:
-    item = '[[item]]\nmolecule = "h2o.xyz"\nname = '
-    items = (
-        f'{item}"charged"\npoint-charges = '
-        f'"field.dat"\n{item}"bare"\n{item}"heavy"\nrelativity = "x2c"\n'
-    )
-    (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\n{items}')
-    succeed(call("batch", "run", "m.toml"))
-    among, bare, heavy = (
-        dfmp2.read(folder / "out" / f"{name}.h5") for name in ("charged", "bare", "heavy")
-    )
-    assert (
-        np.array_equal(among.molecule.point_charges, IN_BOHR)
-        and bare.molecule.point_charges is None
-    )
-    assert (bare.options.relativity, heavy.options.relativity) == ("none", "x2c")
-    recorded_failure(call("batch", "collect", "m.toml", "-o", "table.csv"), 3)
-    (folder / "field.dat").write_text(FIELD.replace("-0.834", "-0.835"))
-    assert "point charges" in succeed(call("batch", "run", "m.toml")).err
-    assert dfmp2.read(folder / "out" / "charged.h5").molecule.point_charges[0, 3] == -0.835
-    (folder / "m.toml").write_text(
-        f'basis = "sto-3g"\noutput = "out"\npoint-charges = "../field.dat"\n{items}'
-    )
-    recorded_failure(call("batch", "run", "m.toml"), 3)
-
-
 def test_exports_say_it_or_refuse() -> None:
     result = dfmp2.run(WATER.in_field(IN_BOHR), "sto-3g")
     assert b"in the field of 3 point charges" in export(result, "molden")
@@ -479,14 +434,6 @@ def test_exports_say_it_or_refuse() -> None:
         f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})"
         in text
     )
-
-
-@pytest.mark.parametrize(
-    "given", [[["a", 0, 0, 1]], [[None, 0, 0, 1]], [[10**400, 0, 0, 1]], [[0, 0, 1]], [], "x y"]
-)
-def test_point_charges_that_are_no_rows_of_four_numbers_are_refused(given: Any) -> None:
-    with recorded_error(InputError):
-        WATER.in_field(given)
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(

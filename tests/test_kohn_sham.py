@@ -227,36 +227,6 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "mp2"},
-        {"method": "kappa-mp2", "kappa": 1.0},
-        {"reference": "rohf"},
-        {"stability": "auto"},
-        {"check": True},
-        {"method": "ks", "check": True},
-        {"method": "ks", "check": True, "properties": True},
-        {"xc": " "},
-        {"xc": "pbee"},
-        {"xc": "wb97x-v"},
-        {"xc": "wb97x-2"},
-        {"xc": "b2plyp"},
-        {"xc": "gga_x_mpw91(_no=1),lyp"},
-        {"xc": "gga_x_no(_bt=1),lyp"},
-        {"xc": "0.5*hf+0.5*pbe,r4scan"},
-        {"xc": "pbe-d3bj"},
-        {"xc": "b97-3c"},
-        {"xc": "0.5*hf+0.5*b973c"},
-        {"xc": "b88,lyp+*"},
-    ],
-    ids=str,
-)
-def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        dfmp2.run(HELIUM, **SMALL | options)
-
-
-@pytest.mark.parametrize(
     ("symbols", "second"),
     [(("P", "H"), [-1.614, -2.6598, -1.0679]), (("O", "O"), [0.0, 0.0, 2.457])],
 )

@@ -45,7 +45,7 @@ from dfmp2.execution.pool import WorkerShare
 from dfmp2.host import files, scratch
 from dfmp2.host.files import lock_holder, read_json
 from dfmp2.integrals import spaces
-from dfmp2.interop.qcschema import error_type, read_request
+from dfmp2.interop.qcschema import error_type
 from dfmp2.molecule import mole
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
@@ -81,80 +81,6 @@ def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
     assert (
         dfmp2.read(path).mp2_total_energy == result.mp2_total_energy and len(listing(tmp_path)) == 1
     )
-
-
-H2 = ("h2.xyz", *STO3G)
-FAULTS = [
-    (("run", "none.xyz", *STO3G), "x.h5", 3),
-    (("run", "h2.xyz", "--basis", "sto-3"), "x.h5", 3),
-    (("run", *H2, "--charge", "1"), "x.h5", 3),
-    (("run", *H2, "--auxbasis", "none"), "x.h5", 3),
-    (("run", *H2, "--memory", "30MB"), "x.h5", 7),
-    (("run", *H2, "--scf-from", "{water}"), "x.h5", 3),
-    (("prepare", "h2.xyz", "--basis", "sto-3"), "x.h5", 3),
-    (("prepare", *H2, "--multiplicity", "2"), "x.h5", 3),
-    (("energy", "--from", "h2.prepared.h5", "--memory", "30MB"), "x.h5", 7),
-    (("interaction", *H2, "--fragments", "1,3"), "x.h5", 3),
-    (("cbs", "h2.xyz", "--basis", "sto-3g"), "x.h5", 3),
-    (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.h5", 3),
-    (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.csv", 3),
-    (("export", "none.h5", "--to", "xyz"), "x.h5", 3),
-    (("report", "none.h5"), "x.html", 3),
-    (("derive", "{water}", "--frozen-core", "9"), "x.h5", 3),
-]
-SOUND = [
-    (("run", *H2), "x.h5"),
-    (("prepare", *H2), "x.h5"),
-    (("energy", "--from", "h2.prepared.h5"), "x.h5"),
-    (
-        (
-            "interaction",
-            "h2.xyz",
-            "--basis",
-            "6-31g",
-            "--fragments",
-            "1,2",
-            "--multiplicities",
-            "2,2",
-        ),
-        "x.h5",
-    ),
-    (("cbs", "h2.xyz", "--basis", "cc-pv[dt]z"), "x.h5"),
-    *((("scan", *H2, "--bond", "1,2", "0.7:0.8:2"), name) for name in ("x.h5", "x.csv", "x.svg")),
-    (("export", "{water}", "--to", "xyz"), "x.h5"),
-    (("report", "{water}"), "x.html"),
-    (("derive", "{water}", "--frozen-core", "1"), "x.h5"),
-]
-
-
-def occupied(call, folder, water, command, name):
-    """Run a command that writes x.h5 although the file `name` exists; nothing may change."""
-    if command[0] == "energy":
-        succeed(call("prepare", *H2))
-    (folder / name).write_text("precious")
-    before = listing(folder)
-    output = "x.html" if command[0] == "report" else "x.h5"
-    done = call(*(word.format(water=water.path) for word in command), "--output", output)
-    assert listing(folder) == before and done.out == ""
-    return done
-
-
-@pytest.mark.parametrize(("command", "name", "code"), FAULTS)
-def test_a_file_that_is_there_hides_no_other_fault(call, folder, water, command, name, code):
-    done = occupied(call, folder, water, command, name)
-    if code == 3:
-        recorded_failure(done, 3)
-    else:  # memory of this process
-        assert done.code == code and "may be used" in done.message
-
-
-@pytest.mark.parametrize(("command", "name"), SOUND)
-def test_a_file_that_is_there_is_refused_before_anything_is_computed(
-    call, folder, water, command, name
-):
-    done = occupied(call, folder, water, command, name)
-    recorded_failure(done, 3)
-    assert " SCF " not in done.err
 
 
 def test_a_molecule_has_no_units(tmp_path):
@@ -235,17 +161,6 @@ def test_a_doubt_is_a_warning_that_is_stored(call, folder):
     assert "covalent radii" in succeed(call("plan", "h2o.xyz", *STO3G, "--units", "bohr")).err
     done = succeed(call("scan", "h2.xyz", *STO3G, "--bond", "1,2", "1.2:1.4:3"))
     assert done.err.count("give --units bohr") == 1
-
-
-def test_a_study_goes_on_with_the_threads_and_the_backend_of_its_runs(call, folder):
-    scan = ("scan", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5", "--bond", "1,2")
-    succeed(call(*scan, "0.7:0.8:2", "--threads", "1"))
-    before = listing(folder)
-    more = (*scan, "0.7:0.9:3", "--resume")
-    recorded_failure(call(*more, "--threads", "2"), 3)
-    recorded_failure(call(*more, "--threads", "1", "--backend", "cpu"), 3)
-    assert listing(folder) == before
-    assert "nothing" not in succeed(call(*scan, "0.7:0.8:2", "--threads", "2", "--resume")).err
 
 
 def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
@@ -366,38 +281,6 @@ def test_an_unknown_method_gets_the_way_out(said_of_it: str) -> None:
     listed = f"{', '.join(METHODS)}, custom-dh, or a double hybrid of dfmp2 methods"
     assert f": expected one of {listed}; " in said
     assert said_of_it in said
-
-
-def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
-    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "RI-MP2"), 2)
-    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "MP2'"), 2)
-    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--relaxed"), 2)
-    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe"), 2)
-    with recorded_error(InputError):
-        dfmp2.run("h2o.xyz", "sto-3g", method="RI-MP2")  # type: ignore[arg-type]
-    with recorded_error(InputError):
-        dfmp2.run("h2o.xyz", "sto-3g", relaxed=True)  # type: ignore[call-arg]
-    (tmp_path / "b.toml").write_text(
-        'basis = "sto-3g"\noutput = "o"\nmethod = "CCSD(T)"\n[[item]]\nmolecule = "h2.xyz"\n'
-    )
-    recorded_failure(call("batch", "run", "b.toml"), 3)
-    (tmp_path / "b.toml").write_text(
-        'basis = "sto-3g"\noutput = "o"\nfunctional = "pbe"\n[[item]]\nmolecule = "h2.xyz"\n'
-    )
-    recorded_failure(call("batch", "run", "b.toml"), 3)
-    document = {
-        "driver": "energy",
-        "model": {"method": "DLPNO-MP2", "basis": "sto-3g"},
-        "molecule": {"symbols": ["He"], "geometry": [0, 0, 0]},
-    }
-    with recorded_error(InputError):
-        read_request(document)
-
-
-@pytest.mark.parametrize("name", ["MP2", "SCSMP2", "sos_mp2", "kappamp2", "dRPA"])
-def test_a_misspelt_method_is_answered(name: str) -> None:
-    with recorded_error(InputError):
-        Options("sto-3g", method=name)
 
 
 @pytest.mark.parametrize(
@@ -596,18 +479,6 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_the_user_wrote_is_not_rewritten(here: Path) -> None:
-    for molecule, basis, threads in (
-        ("dfmp2 run/none.xyz", "sto-3g", 1),
-        ("--charge 1.xyz", "sto-3g", 1),
-        ("h2o.xyz", "--basis x", 1),
-        ("h2o.xyz", "sto-3g", 0),
-        ("h2o.xyz", "sto-3g", np.int64(0)),
-    ):
-        with recorded_error(InputError):
-            dfmp2.run(molecule, basis, threads=threads)  # type: ignore[arg-type]
-
-
 def test_numbers_of_numpy_are_numbers(here: Path) -> None:
     options = Options(
         "sto-3g",
@@ -626,32 +497,6 @@ def test_numbers_of_numpy_are_numbers(here: Path) -> None:
     assert study.complete
     ion = dfmp2.Molecule.from_xyz("h2.xyz", charge=np.int64(1), multiplicity=np.int64(2))  # type: ignore[arg-type]
     assert (ion.charge, ion.multiplicity) == (1, 2)
-
-
-def test_a_manifest_speaks_of_its_keys(here: Path) -> None:
-    for line in (
-        "threads = 0",
-        'method = "drpa"\ncheck = true',
-        'scf = "conventional"\nscf_auxbasis = "x"',
-        'frozen_core = "all"',
-    ):
-        (here / "b.toml").write_text(
-            f'basis = "sto-3g"\noutput = "out"\n{line}\n[[item]]\nmolecule = "h2.xyz"\n'
-        )
-        with recorded_error(InputError):
-            read_manifest(Path("b.toml"))
-
-
-def test_a_document_is_answered_with_its_fields() -> None:
-    for method, keywords in (("mp2", {"threads": 0}), ("drpa", {"check": True})):
-        document = {
-            "driver": "energy",
-            "model": {"method": method, "basis": "sto-3g"},
-            "keywords": keywords,
-            "molecule": {"symbols": ["He"], "geometry": [0, 0, 0]},
-        }
-        with recorded_error(InputError):
-            read_request(document)
 
 
 def test_errors_of_steps_and_items_are_in_the_words_of_python(here: Path) -> None:

@@ -178,32 +178,7 @@ def test_studies_have_the_energies_of_the_method() -> None:
     assert points.table["total_energy"].values == tuple(energies)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "mp3"},
-        {"kappa": 1.1},
-        {"method": "kappa-mp2", "kappa": -1.0},
-        {"method": "sos-mp2", "os_scale": 1.2},
-        {"method": "custom-scs-mp2"},
-        {"method": "kappa-mp2", "check": True},
-        {"method": "kappa-mp2", "certify_fit": True},
-        {"reference": "rohf"},
-        {"reference": "rohf", "stability": "full"},
-        {"reference": "rohf", "certify_fit": True},
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_before_the_scf(options: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        dfmp2.run(WATER, basis="sto-3g", **options)
-
-
-def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> None:
-    with recorded_error(InputError):
-        dfmp2.gradient(WATER, basis="sto-3g", method="kappa-mp2")
-    with recorded_error(InputError):
-        dfmp2.gradient(RADICAL, basis="sto-3g", reference="rohf")
+def test_no_kappa_on_a_device_without_it() -> None:
     with recorded_error(UnsupportedByBackend):
         dfmp2.run(
             WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed"

@@ -273,46 +273,6 @@ def test_resume_and_compare_know_the_file(call: Runner, folder: Path) -> None:
     assert compared["passed"]
 
 
-GOOD = "****\nH 0\nS 1 1.00\n 1.0 1.0\n****\n"
-IODINE = "BASIS\nI S\n1 1\nEND\nECP\n"
-WRONG_FILES: dict[str, str] = {
-    "empty": "# nothing\n",
-    "prose": "Dear colleague,\n",
-    "json": '{"a": 1}\n',
-    "bad element": GOOD.replace("H 0", "Qq 0"),
-    "bad version": GOOD.replace("H 0", "H 5"),
-    "bad shell": GOOD.replace("S 1", "X 1"),
-    "no shell J": GOOD.replace("S 1", "J 1"),
-    "bad number": GOOD.replace("1.0 1.0", "1.0 one"),
-    "no number of primitives": GOOD.replace("S 1", "S \u00b2"),
-    "no number of electrons": "BASIS\nI S\n1 1\nEND\nECP\nI nelec \u00b2\nEND\n",
-    "endless exponent": GOOD.replace(" 1.0 1.0", " 1e999 1.0"),
-    "endless coefficient": GOOD.replace(" 1.0 1.0", " 1.0 1e999"),
-    "bad exponent": GOOD.replace(" 1.0 1.0", " -1.0 1.0"),
-    "too few": GOOD.replace("S 1 ", "S 2 "),
-    "cut short": "****\nH 0\nS 2 1.00\n 1.0 1.0\n",
-    "scaled": GOOD.replace("1.00", "1.20"),
-    "uneven": "BASIS\nH S\n1.0 1.0\n2.0 1.0 3.0\nEND\n",
-    "no rows": "BASIS\nH S\nEND\n",
-    "no nelec": "BASIS\nI S\n1.0 1.0\nEND\nECP\nI ul\n2 1.0 1.0\nEND\n",
-    "no function": GOOD.replace(" 1.0 1.0", " 1.0 0.0"),
-    "two of one": f"{GOOD}{GOOD}",
-    "power": "BASIS\nI S\n1 1\nEND\nECP\nI nelec 28\nI ul\n7 1 1\nEND\n",
-    "no terms": f"{IODINE}I nelec 28\nEND\n",
-    "two numbers of electrons": f"{IODINE}I nelec 28\nI ul\n2 1 1\nI nelec 46\nEND\n",
-    "two channels of one": f"{IODINE}I nelec 28\nI ul\n2 1 1\nI S\n2 1 5\nI S\n2 7 9\nEND\n",
-    "two potentials": "****\nI 0\nS 1 1\n1 1\n****\n" + 2 * "I 0\nI-ECP 0 28\np\n1\n2 1 1\n",
-    "potential alone": "ECP\nI nelec 28\nI ul\n2 1.0 1.0\nEND\n",
-}
-
-
-@pytest.mark.parametrize("name", WRONG_FILES)
-def test_a_file_in_neither_format_is_refused_with_its_line(name: str) -> None:
-    text = WRONG_FILES[name]
-    with recorded_error(InputError):
-        parse_basis_file("mine.gbs", text)
-
-
 def test_files_may_have_comments_exponents_with_d_and_sp_shells() -> None:
     text = (
         "! made by hand\r\n****\r\n-C 0\r\nSP 2 1.0\r\n2.94D+00 -0.1 0.16 ! two\r\n.5 1. .6\r\n****"
@@ -343,29 +303,6 @@ def test_shells_of_every_letter_and_terms_of_every_power() -> None:
 
 
 # --- parts ----------------------------------------------------------------------------------------
-
-WRONG: dict[str, str] = {
-    "atom out of range": "cc-pvdz,4=sto-3g",
-    "atom zero": "cc-pvdz,0=sto-3g",
-    "element not there": "cc-pvdz,I=def2-svp",
-    "no element": "cc-pvdz,Qq=def2-svp",
-    "no set for the rest": "O=cc-pvdz",
-    "two for all": "cc-pvdz,sto-3g",
-    "twice": "cc-pvdz,O=sto-3g,o=6-31g",
-    "an atom twice": "cc-pvdz,2=sto-3g,02=6-31g",
-    "empty part": "cc-pvdz,,O=sto-3g",
-    "empty set": "cc-pvdz,O=",
-    "unknown set": "cc-pvdz,O=cc-pvdzz",
-    "fitting set": "cc-pvdz,O=cc-pvdz-ri",
-    "no file": "cc-pvdz,O=nowhere.gbs",
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_parts_are_refused_by_name(name: str) -> None:
-    text = WRONG[name]
-    with recorded_error(InputError):
-        dfmp2.run(molecule(WATER), text)
 
 
 def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
@@ -539,11 +476,6 @@ def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds(
     atoms: str, parts: list[tuple[int, ...]]
 ) -> None:
     assert bonded_parts(molecule(atoms)) == parts
-
-
-def test_one_fragment_is_refused() -> None:
-    with recorded_error(InputError):
-        dfmp2.interaction(molecule(WATER), "sto-3g", fragments="auto")
 
 
 @pytest.mark.slow

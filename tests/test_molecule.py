@@ -7,7 +7,6 @@ import copy
 import math
 import pickle
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -300,37 +299,6 @@ def test_coordinates_are_a_read_only_copy() -> None:
             with pytest.raises(ValueError, match="read-only"):
                 array[0, 0] = 1.0
     assert made.coordinates[0, 0] == 0.0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"coordinates": np.zeros((2, 3))},
-        {"coordinates": [[0, 0, 0], [1, 1], [2]]},
-        {"coordinates": "abc"},
-        {"coordinates": [[0, 0, np.nan], *WATER[1:]]},
-        {"coordinates": [*WATER[:2], [0, -np.inf, 0]]},
-        {"coordinates": [*WATER[:2], [0, 1e4, 0]]},
-        {"coordinates": [WATER[0], WATER[0], WATER[2]]},
-        {"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]},
-        {"symbols": ("O", "H")},
-        {"symbols": ("O", "H", "Qq")},
-        {"point_charges": [[0.18, 0, 0.2217, 0.5]]},
-        {"point_charges": np.zeros((0, 4))},
-        {"ghost": (True,)},
-        {"ghost": (True, True, True)},
-        {"symbols": (), "coordinates": np.zeros((0, 3))},
-        {"charge": 0.5},
-        {"charge": True},
-        {"multiplicity": "1"},
-        {"multiplicity": 0},
-        {"name": Path("water.xyz")},
-        {"source": None},
-    ],
-)
-def test_refused_molecules(changes: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        water(**changes)
 
 
 def test_distance_limit_in_every_direction() -> None:

@@ -39,12 +39,6 @@ def test_measures_of_a_molecule():
     assert molecule.dihedral(3, 1, 2, 4) == pytest.approx(turn)
 
 
-@pytest.mark.parametrize("atoms", [(1, 5), (0, 1), (2, 2), (1.5, 2), (True, 2)])
-def test_atoms_that_are_not(atoms):
-    with recorded_error(InputError):
-        Molecule.from_string(PEROXIDE).distance(*atoms)
-
-
 @pytest.fixture(scope="module")
 def helium_scan():
     molecule = Molecule.from_string("He 0 0 0; He 0 0.1 3")

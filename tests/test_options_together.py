@@ -39,47 +39,6 @@ BASIS = {"basis": "cc-pvdz"}
 @pytest.mark.parametrize(
     "given",
     [
-        {"scf": "conventional", "scf_auxbasis": "x"},
-        {"method": "drpa", "xc": ""},
-        {"method": "drpa", "xc": "pbe", "reference": "rohf"},
-        {"method": "b2plyp", "xc": "pbe"},
-        {"method": "mp2", "xc": "pbe"},
-        {"method": "sos-laplace", "xc": "pbe"},
-        {"method": "drpa", "xc": "pbe", "stability": "auto"},
-        {"method": "b2plyp", "stability": "auto"},
-        {"method": "ks"},
-        {"method": "custom-dh", "xc": "pbe"},
-        {"method": "custom-dh", "os_scale": 0.1, "ss_scale": 0.1},
-        {"method": "custom-dh", "xc": "pbe", "os_scale": 0.1},
-        {"method": "b2plyp", "reference": "rohf"},
-        {"dispersion": "d4"},
-        {"method": "xyg3", "dispersion": "d4"},
-        {"laplace": True},
-        {"laplace": True, "method": "b2plyp"},
-        {"laplace": True, "method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0},
-        {"grid": "3"},
-        {"kappa": 1.1},
-        {"method": "scs-mp2", "os_scale": 1.1},
-        {"method": "kappa-mp2", "ss_scale": 1.1},
-        {"method": "drpa", "ss_scale": 1.1},
-        {"method": "drpa", "reference": "rohf"},
-        {"method": "custom-scs-mp2"},
-        {"solvent_model": "smd"},
-        {"solvent": "eps=3", "solvent_model": "smd"},
-        {"guess": "core", "scf_from": "x"},
-        {"scratch": ""},
-        {"basis": " "},
-    ],
-    ids=str,
-)
-def test_options_that_contradict_each_other_are_named(given: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        Options(**{**BASIS, **given})
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
         {"laplace": True, "method": "b2plyp", "ss_scale": 0.0},
         {"laplace": True, "method": "custom-dh", "xc": "pbe", "os_scale": 0.1, "ss_scale": 0.0},
         {"method": "drpa", "xc": "PBE ", "stability": "full"},

@@ -12,7 +12,7 @@ import pytest
 from dfmp2.backends import cpu, tiling
 from dfmp2.backends.base import Limits, Shape, Tile
 from dfmp2.backends.transfers import Card, present_card
-from dfmp2.errors import ForeignCheckpoint, InputError
+from dfmp2.errors import ForeignCheckpoint
 from dfmp2.mp2 import certificate, composite, diagnostics, identity
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.result import Certificate
@@ -314,27 +314,6 @@ def test_limits_of_other_families() -> None:
     assert composite.scf_formula("largest", "def2", 3, 4).weights(3, 4) == (0.0, 1.0)
     assert composite.default_correlation("def2") == "neese-valeev"
     assert composite.default_correlation("cc-pvnz") == "helgaker"
-
-
-@pytest.mark.parametrize(
-    ("which", "name", "family", "lower"),
-    [
-        ("scf", "power", "def2", 3),
-        ("scf", "none", "cc-pvnz", 2),
-        ("scf", "neese-valeev", "cc-pvnz", 4),
-        ("correlation", "helgaker", "def2", 3),
-        ("correlation", "none", "cc-pvnz", 2),
-        ("correlation", "truhlar", "cc-pvnz", 3),
-        ("correlation", "truhlar", "aug-cc-pvnz", 2),
-        ("correlation", "neese-valeev", "def2", 2),
-    ],
-)
-def test_formulas_that_were_not_published_for_a_family_are_refused(
-    which: str, name: str, family: str, lower: int
-) -> None:
-    of = {"scf": composite.scf_formula, "correlation": composite.correlation_formula}
-    with recorded_error(InputError):
-        of[which](name, family, lower, lower + 1)
 
 
 # --- which calculation it is ----------------------------------------------------------------------

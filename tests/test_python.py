@@ -102,36 +102,6 @@ def test_mypy_finds_the_mistakes_of_a_user() -> None:
     assert len(wrong) == 10 and [int(line) for line in found] == wrong, done.stdout + done.stderr
 
 
-MISSPELT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    ("run", ("h2.xyz", "sto-3g"), {"frozen_cor": "auto"}),
-    ("run", ("h2.xyz", "sto-3g"), {"chrage": 1}),
-    ("run", ("h2.xyz", "sto-3g"), {"listner": None}),
-    ("gradient", ("h2.xyz", "sto-3g"), {"multiplicty": 1}),
-    ("optimize", ("h2.xyz", "sto-3g"), {"max_step": 3}),
-    ("frequencies", ("h2.xyz", "sto-3g"), {"temprature": 3}),
-    ("interaction", ("h2.xyz", "sto-3g", "1,2"), {"ouput": "x.h5"}),
-    ("cbs", ("h2.xyz", "cc-pv[dt]z"), {"scf_formla": "power"}),
-    ("scan", ("h2.xyz", "sto-3g"), {"coordinates": ()}),
-    ("plan", ("h2.xyz", "sto-3g"), {"gradents": True}),
-    ("batch", (["h2.xyz"], "sto-3g", "out"), {"worker": 2}),
-    ("prepare", ("h2.xyz", "sto-3g", "x.h5"), {"auxbasi": "x"}),
-    ("energy", ("x.h5",), {"precison": "fp64"}),
-    ("from_mean_field", (None,), {"frozen": 1}),
-    ("derive", (None,), {"os_scal": 1.0}),
-    ("run", ("h2.xyz", "sto-3g"), {"zzz": 1}),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "given"),
-    MISSPELT,
-    ids=[f"{name} {next(iter(given))}" for name, _, given in MISSPELT],
-)
-def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any) -> None:
-    with recorded_error(InputError):
-        getattr(dfmp2, name)(*arguments, **given)
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -306,21 +276,6 @@ def test_molecules_of_qcelemental_are_read() -> None:
         one = dfmp2.Molecule.from_qcschema(room.Molecule(**document))
         np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
         assert (one.symbols, one.charge, one.multiplicity) == (given.symbols, 1, 2)
-
-
-BROKEN: dict[str, Call] = {
-    "text, line 2: unknown element 'Hx'": lambda: dfmp2.Molecule.from_string("O 0 0 0; Hx 0 0 1"),
-    "text, line 4: 'a': expected a decimal number": lambda: dfmp2.Molecule.from_string(
-        "2\n\nO 0 0 0\nH 0 0 a"
-    ),
-    "expected text, as in": lambda: dfmp2.Molecule.from_string(None),  # type: ignore[arg-type]
-}
-
-
-@pytest.mark.parametrize("said", BROKEN)
-def test_what_is_no_molecule(said: str) -> None:
-    with recorded_error(InputError):
-        BROKEN[said]()
 
 
 # --- functions beside run -------------------------------------------------------------------------

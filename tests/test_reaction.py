@@ -57,11 +57,6 @@ MOLECULES = {
     "hf": "2\n\nH 0 0 0\nF 0 0 0.92\n",
     "f": "1\nmultiplicity=2\nF 0 0 0\n",
     "lithium-ion": "1\ncharge=1\nLi 0 0 0\n",
-    "lithium": "1\nmultiplicity=2\nLi 0 0 0\n",
-    "lithide": "1\ncharge=-1\nLi 0 0 0\n",
-    "hydride": "1\ncharge=-1\nH 0 0 0\n",
-    "lih": "2\n\nLi 0 0 0\nH 0 0 1.6\n",
-    "h-of-h2": "2\nmultiplicity=2\nH 0 0 0\n@H 0 0 0.74\n",
     "linear-h3": "3\nmultiplicity=2\nH 0 0 -0.9423\nH 0 0 0\nH 0 0 0.9423\n",
 }
 
@@ -161,73 +156,6 @@ def test_one_third_is_exact() -> None:
     assert 3 * make_coefficient("1/3", Option("reactants")) == 1
     assert parse_term("0.1*a.xyz", Option("x")) == (Fraction(1, 10), "a.xyz")
     assert parse_terms(" 2 * a.xyz , b.xyz", Option("x")) == [(2, "a.xyz"), (1, "b.xyz")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0*h2.xyz",
-        "-2*h2.xyz",
-        "two*h2.xyz",
-        "1/0*h2.xyz",
-        "nan*h2.xyz",
-        "inf*h2.xyz",
-        "1e9*h2.xyz",
-        "2*",
-        "",
-    ],
-)
-def test_wrong_terms(text: str) -> None:
-    with recorded_error(InputError):
-        parse_term(text, Option("reactants"))
-
-
-@pytest.mark.parametrize(
-    ("reactants", "products", "more"),
-    [
-        ("2*h2.xyz,o2.xyz", "h2o.xyz", {}),
-        ("h2.xyz", "1/2*h2.xyz,2*h.xyz", {}),
-        ("proton.xyz,h2.xyz", "h3.xyz,he.xyz", {"charges": {"h3": -1}}),
-        ("h2.xyz", "h2.xyz", {}),
-        ("h2.xyz", "2*h.xyz", {"charges": {"hh": 1}}),
-        ("h2.xyz", "2*h.xyz", {"multiplicities": {"hh": 1}}),
-        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"hh": 1}}),
-        ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}),
-        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}),
-        ("none.xyz", "2*h.xyz", {}),
-        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}),
-        # Psi4 correlates the shell of Li+, and freezes that of LiH.
-        ("lithium-ion.xyz,hydride.xyz", "lih.xyz", {"frozen_core": "psi4"}),
-        ("2*lithium.xyz", "lithide.xyz,lithium-ion.xyz", {"frozen_core": "psi4"}),
-        ("2*lithium-ion.xyz", "lithium-ion.xyz,lithium.xyz", {}),
-        ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}),
-        ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
-        ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
-        ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}),
-        *(
-            ("h2.xyz", "2*h.xyz", {name: value})
-            for name, value in (
-                ("temperature", 500.0),
-                ("standard_state", "1M"),
-                ("pressure", 1e5),
-                ("scale", "auto"),
-                ("quasi_harmonic", "grimme"),
-            )
-        ),
-        ("2*h.xyz", "h2.xyz", {"method": "kappa-mp2", "optimize": True}),
-        ("h2.xyz", "2*h-of-h2.xyz", {}),
-        ("h2.xyz", [], {}),
-        ("h2.xyz", [(0, "h.xyz")], {}),
-        ("h2.xyz", [(True, "h.xyz")], {}),
-        ([Molecule.from_string("He 0 0 0").in_field([[0, 0, 3, 1]])], "he.xyz", {}),
-    ],
-)
-def test_what_is_refused_before_anything_runs(
-    folder: Path, reactants: Any, products: Any, more: dict
-) -> None:
-    with recorded_error(InputError):
-        dfmp2.reaction(reactants, products, "6-31g", output="x.h5", **more, **SMALL)
-    assert not Path("x.h5").exists()
 
 
 def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
@@ -374,24 +302,6 @@ def test_a_correction_without_a_gradient_is_refused_where_one_is_needed(
     equation = ("--reactants", "h2.xyz", "--products", "h2-far.xyz")
     level = ("--basis", "cc-pv[dt]z", "--delta", "ccsd(t)/cc-pvdz")
     recorded_failure(call("reaction", *equation, *level, wish, "--output", "x.h5"), 3)
-
-
-def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folder: Path) -> None:
-    """Options that the stored energies were not computed with; machine options are allowed."""
-    for name in ("h2", "h"):
-        dfmp2.write(dfmp2.run(f"{name}.xyz", "6-31g", threads=1), f"{name}.h5")
-    stored = ("reaction", "--reactants", "h2.h5", "--products", "2*h.h5", "--output", "x.h5")
-    for options in (
-        ("--method", "scs-mp2"),
-        ("--delta", "ccsd(t)/sto-3g"),
-        ("--basis", "6-31g", "--method", "scs-mp2"),
-        ("--optimize",),
-    ):
-        recorded_failure(call(*stored, *options), 3)
-    assert not Path("x.h5").exists()
-    with recorded_error(InputError):
-        dfmp2.reaction("h2.h5", "2*h.h5", frozen_core="auto", **SMALL)
-    succeed(call(*stored, "--basis", "6-31g", "--memory", "2GB"))
 
 
 @pytest.mark.parametrize("frequencies", [False, True])

@@ -45,9 +45,9 @@ from tests.conftest import MOLECULES as TEXTS
 from tests.conftest import Heard, run_here, succeed
 from tests.faults import Stopping
 from tests.here import HereSlot
+from tests.sessions import leaves
 from tests.test_disk import set_variant
 from tests.test_energy_shards import HerePool, flags, pooled
-from tests.test_outputs import leaves
 
 ROOMS = ("backends", "gradients", "integrals", "mp2", "scf")
 

@@ -24,17 +24,15 @@ from dfmp2.output.document import (
     displayed_width,
     fitted_lines,
 )
-from dfmp2.output.reports.method import method_section
-from dfmp2.output.reports.study import cost_of_runs, main_tables
+from dfmp2.output.reports.study import main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
 from dfmp2.output.text import (
     _quantity,
     brief_report,
     brief_study,
-    last_line,
     study_report,
 )
-from tests.conftest import Runner, Terminal, succeed
+from tests.conftest import Terminal
 
 RUNS = Path(__file__).parent / "data" / "stored_runs"
 SCF_FAILED = (
@@ -248,23 +246,6 @@ def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-# --- energies -------------------------------------------------------------------------------------
-
-
-def test_a_run_is_one_screen_without_what_passes(call: Runner, folder: Path) -> None:
-    """24 lines of a terminal including the command's first line, with the spin of an open shell;
-    `show` computes nothing and shows no progress."""
-    (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
-    done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
-    assert len(done.out.splitlines()) <= 23
-    shown = succeed(call("show", "oh.dfmp2.h5")).out
-    assert "finished" not in shown and len(shown.splitlines()) > 100
-    result = dfmp2.read(folder / "oh.dfmp2.h5")
-    assert shown.count(f"{result.total_energy:.10f}") == 1
-    squared = result.reference.spin_square
-    assert f"<S^2>: {squared:.6f} (pure spin state: 0.75)" in done.out
-
-
 # --- studies --------------------------------------------------------------------------------------
 
 
@@ -411,41 +392,3 @@ def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
     assert re.search(r" 1595\.2 +2\.00 +2\.0000 +1\.5000 +real$", text, re.MULTILINE)
     real = {**table, "wavenumber": Column((812.4, 1595.2), "cm^-1", "")}
     assert "real" not in study_report(replace(modes, table=real))
-
-
-def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:
-    """Direct RPA gives no plain MP2 energy: the line has the total of the method, not nan."""
-    succeed(
-        call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--method", "drpa", "--output", "out")
-    )
-    total = dfmp2.read(folder / "out" / "h2.h5").total_energy
-    status = succeed(call("batch", "status", "out")).out
-    assert f"E(dRPA) = {total:.10f} Eh" in status and "nan" not in status
-
-
-@pytest.mark.parametrize(
-    ("options", "level"),
-    [
-        ({}, "DF-RHF, all electrons correlated"),
-        (
-            {"frozen_virtual": 1, "solvent": "water"},
-            "DF-RHF in water (C-PCM), all electrons correlated, 1 frozen virtual orbital",
-        ),
-        ({"method": "ks", "xc": "pbe"}, "DF-RKS(pbe)"),
-    ],
-)
-def test_the_runs_of_a_study_are_counted_with_their_reference(
-    options: dict[str, object], level: str
-) -> None:
-    """Kohn-Sham alone has no method on top of its reference."""
-    hydrogen = dfmp2.Molecule.from_string("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    run = dfmp2.run(hydrogen, "6-31g", threads=1, **options)
-    study = Study("scan", "", {}, (), {}, {}, {"1": run, "2": run}, True)
-    assert cost_of_runs(study).startswith(f"2 runs on {level}; ")
-    said = dict(method_section(run).blocks[1].rows)
-    assert said["SCF fitting"].endswith(f", {run.sizes.naux_scf} spherical functions")
-    correlated = run.options.correlation.kind != "none"
-    assert ("E(corr)" in last_line(run, "f.h5")) == correlated
-    assert said.get("frozen core") == (
-        "0 orbitals per spin (--frozen-core none)" if correlated else None
-    )

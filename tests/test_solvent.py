@@ -318,41 +318,6 @@ def test_the_page_lists_the_solvents_of_the_table() -> None:
     assert page.count("\n| ") == len(solvent_table()) + 1
 
 
-WRONG: dict[str, dict[str, Any]] = {
-    "unknown": {"solvent": "watr"},
-    "far from all": {"solvent": "qqqq"},
-    "eps too small": {"solvent": "eps=1"},
-    "eps no number": {"solvent": "eps=wet"},
-    "eps infinite": {"solvent": "eps=inf"},
-    "other word": {"solvent": "epsilon=4"},
-    "empty": {"solvent": " "},
-    "smd without a name": {"solvent": "eps=4", "solvent_model": "smd"},
-    "model alone": {"solvent_model": "smd"},
-    "properties": {"solvent": "water", "properties": True},
-    "polarizability": {"solvent": "water", "polarizability": True},
-    "stability": {"solvent": "water", "stability": "auto"},
-    "certify_fit": {"solvent": "water", "certify_fit": True},
-    "point charges": {"solvent": "water", "point_charges": [[5.0, 0, 0, 1.0]]},
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_has_no_meaning_in_a_solvent_is_refused_by_name(name: str) -> None:
-    options = WRONG[name]
-    with recorded_error(InputError):
-        dfmp2.run(molecule(BENT), "sto-3g", **options)
-
-
-def test_ghosts_gradients_and_interactions_are_refused() -> None:
-    ghost = replace(molecule(BENT), ghost=(False, False, True), multiplicity=2)
-    with recorded_error(InputError):
-        dfmp2.run(ghost, "sto-3g", solvent="water")
-    with recorded_error(InputError):
-        dfmp2.gradient(molecule(BENT), "sto-3g", solvent="water")
-    with recorded_error(InputError):
-        dfmp2.interaction(molecule(BENT), "sto-3g", fragments="1,2-3", solvent="water")
-
-
 def test_elements_have_a_radius_a_doubtful_one_or_none() -> None:
     """Sodium and silicon are larger than 2 angstrom, which stand for what is not published."""
     options = Options("sto-3g", solvent="water")

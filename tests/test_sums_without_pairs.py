@@ -114,6 +114,7 @@ def test_as_many_matrices_as_fit_share_a_pass_over_the_disk(
         whole(self, i0, i1, out)
 
     monkeypatch.setattr(StoredTensor, "read", counted)
+    monkeypatch.setattr(response, "group_bytes", lambda naux: 1)  # groups of one orbital
     factors = [lambda gaps, k=k: np.exp(-0.1 * k * gaps) for k in range(5)]
     held = room * len(b) * NAUX**2 * 8
     found = []

@@ -67,7 +67,7 @@ from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
 from tests.conftest import WRITTEN
 from tests.recorded import MESSAGES, Messages
-from tests.test_outputs import same
+from tests.sessions import same
 
 STORED = Path(__file__).parent / "data" / "tables"
 ROUNDING = 1e-13  # may be zero on another processor
@@ -182,33 +182,6 @@ def options() -> list[str]:
         for parameter in command.params:
             users.setdefault(declared(parameter), []).append(path)
     return sorted(f"{declaration}: {', '.join(users[declaration])}" for declaration in users)
-
-
-# --- what commands print that compute nothing -----------------------------------------------------
-
-PRINTED = (
-    "methods",
-    "kernels list",
-    "kernels cost --kernel K3 --shape 5,30,100",
-    "kernels cost --kernel K3 --shape 5,30,100 --json",
-    "kernels cost --kernel gemm --shape 300,200,100 --target trn2",
-)
-NAMES = 24  # columns of option names in a help text
-
-
-def printed() -> Iterator[str]:
-    """Numbers and labels; for help texts, headings and names of options."""
-    for command in PRINTED:
-        yield f"--- {command}"
-        yield from map(without_sentences, called(*command.split()))
-    for path, command in commands():
-        parts = [name for one in command.params for name in one.opts]
-        for option in ("--help", "--help-all"):
-            if option in ("--help", *parts):
-                yield f"--- {path} {option}"
-                for line in called(*path.split(), option):
-                    if re.match(r"[A-Z].*:$|  -|  \w+  ", line):
-                        yield line[:NAMES].rstrip()
 
 
 # --- functions of a few arguments -----------------------------------------------------------------
@@ -650,55 +623,6 @@ def plans() -> Iterator[str]:
         yield f"certificate: {shown(time.certificate_seconds(work, dense, 40, 3, RATES))}"
 
 
-PLANNED = {
-    "water.xyz": (
-        "--basis 6-31g* --auxbasis cc-pvdz-ri --scf-auxbasis def2-universal-jkfit --memory 3GB",
-        "--basis sto-3g --memory 100MB",
-        "--basis 6-31g --method drpa --xc pbe0 --grid 1 --memory 2GB",
-        "--basis cc-pv5z --method ks --xc pbe --grid 0 --solvent water --memory 2GB",
-        "--basis aug-cc-pvtz --method b2plyp --grid 3 --gradient --precision mixed --memory 2GB --json",
-        "--basis cc-pvtz --relativity x2c --scf conventional --gradient --memory 2GB --json",
-        "--basis cc-pvdz --polarizability --frozen-virtual 3 --memory 2GB --json",
-    ),
-    "oh.xyz": (
-        "--basis 6-31g --frozen-core 1 --memory 2GB --gradient --point-charges field.txt --json",
-        "--basis 6-31g --certify-fit --memory 2GB --json",
-        "--basis 6-31g --backend nki --memory 2GB",
-        "--basis aug-cc-pvtz --method drpa --xc lc_wpbe --grid 0 --memory 2GB --json",
-        "--basis cc-pvdz --method ks --xc camb3lyp --grid 0 --gradient --memory 155MB --json",
-        "--basis cc-pv5z --frozen-core auto --scf-starts 2 --memory 300MB --json",
-        "--basis cc-pvdz --reference rohf --method scs-mp2 --memory 2GB",
-    ),
-}
-
-
-def outlooks() -> Iterator[str]:
-    """The output of `plan` on a made-up host."""
-    resources = "dfmp2.host.resources"
-    constants = {
-        f"{resources}.resident_memory": 11 * 10**7,
-        f"{resources}.available_memory": 7 * 10**9,
-        "dfmp2.planning.rates.load_disk": DISK,
-        "dfmp2.output.plan.free_disk": 5 * 10**11,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(RUNS)
-        for name, value in constants.items():
-            patch.setattr(name, lambda *_, value=value: value)
-        patch.setattr(  # the rates of two threads
-            "dfmp2.planning.rates.load_rates",
-            lambda _, count: dataclasses.replace(RATES, start=0.15 * count),
-        )
-        for file, cases in PLANNED.items():
-            for given in cases:
-                said = called("plan", file, *given.split(), "--threads", "2", "--scratch", "/tmp")
-                yield f"--- {file} {given}"
-                if "--json" in given:
-                    yield from leaves(json.loads("\n".join(said)), "")
-                else:
-                    yield from map(without_sentences, said)
-
-
 # --- what is made of stored results ---------------------------------------------------------------
 
 OF_THE_PROGRAM = re.compile(
@@ -841,11 +765,9 @@ def made(file: str) -> Iterator[str]:
 
 TABLES: dict[str, Callable[[], Any]] = {
     "options": options,
-    "printed": printed,
     "functions": functions,
     "costs": costs,
     "plans": plans,
-    "outlooks": outlooks,
     "batch": batch,
     "pages": in_a_folder(pages),
     "made": in_a_folder(made),

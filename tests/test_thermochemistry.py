@@ -17,7 +17,6 @@ from pyscf.data.elements import CONFIGURATION, ELEMENTS
 
 import dfmp2
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import isotope_masses
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
@@ -28,7 +27,6 @@ from dfmp2.studies.degeneracy import may_be_degenerate
 from dfmp2.studies.ideal_gas import (
     GasConditions,
     LowModes,
-    parse_values,
     rotational_temperatures,
     thermochemistry,
     too_cold,
@@ -518,30 +516,6 @@ def test_carbon_13_in_benzene_counts_where_the_centre_of_mass_stays(
     weights = masses(benzene)
     weights[list(heavy)] = 13.0034
     assert symmetry_number(benzene, weights) == number
-
-
-@pytest.mark.parametrize(
-    "isotopes",
-    [
-        ["5=2H"],
-        ["0=2H"],
-        ["1=2H"],
-        ["N=15N"],
-        ["3=9H"],
-        ["3"],
-        ["3=x"],
-        ["3=0.1"],
-    ],
-)
-def test_wrong_isotopes(isotopes: list[str]) -> None:
-    with recorded_error(InputError):
-        isotope_masses(PEROXIDE, isotopes)
-
-
-@pytest.mark.parametrize("text", ["", "a", "1:2", "1:2:1", "1:2:x", "1:2:3:4", "1,,2"])
-def test_wrong_values(text: str) -> None:
-    with recorded_error(InputError):
-        parse_values(Option("temperature"), text)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Three users of the command line, their typing errors, and the width of what they read.
-
-`python -m tests.test_visits` writes the present output into the transcripts, to be reviewed.
-"""
+"""Somebody else's files, typing errors of the command line, and the width of what it prints."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
-import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -28,88 +23,7 @@ from tests.conftest import Runner, Stored, on_a_terminal, run_command, succeed
 from tests.recorded import recorded_failure
 from tests.wrong_inputs import FILES, prepare, rows
 
-ROOT = Path(__file__).parent.parent
-TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts.txt"
-
-# --- three visits ---------------------------------------------------------------------------------
-
-
-def test_a_student(call: Runner, folder: Path) -> None:
-    """No manual: the program itself leads from nothing to a geometry with its frequencies."""
-    lost = call()
-    recorded_failure(lost, 2)
-    assert lost.out == ""
-    assert "Method:" in succeed(call("help", "run")).out
-    recorded_failure(call("opt", "h2.xyz"), 2)
-    recorded_failure(call("run", "h2.xyz", "--basis", "sto-3g", "--pcm", "water"), 2)
-    recorded_failure(call("run", "h2.xyz", "--basis", "sto-3g", "--frozencore"), 2)
-    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--verbose"))
-    told = re.search(
-        r"^SCF dipole moment: \(0\.00000, 0\.00000, (\S+)\) e bohr, (\S+) debye$",
-        done.out,
-        re.MULTILINE,
-    )
-    # PySCF: test_the_dipole_moment_is_that_of_pyscf
-    assert told and float(told[2]) == pytest.approx(1.7250, abs=2e-4)
-    assert "comment: H2O; the geometry of the README" in done.out
-    for words in (
-        "HOMO          5  -0.391",
-        "LUMO          6   0.605",
-        "Strongest pairs",
-        "read from: h2o.xyz",
-    ):
-        assert words in done.out
-    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g"), 3)
-    far = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g"))
-    assert (
-        far.out.rstrip().endswith("-> h2-far.dfmp2.h5; 2 warnings")
-        and far.err.count("warning: ") == 2
-    )
-
-
-def test_an_engineer(call: Runner, folder: Path) -> None:
-    """Programs read stdout, exit codes and, on errors, one line of JSON."""
-    run = ("run", "h2o.xyz", "--basis", "sto-3g", "--json", "--quiet")
-    done = succeed(call(*run))
-    found = done.json
-    assert (
-        done.err == "" and found["output"] == "h2o.dfmp2.h5" and found["symbols"] == ["O", "H", "H"]
-    )
-    assert (
-        found["geometry"][1][1] == pytest.approx(0.7572 / 0.52917721092)
-        and found["units"]["length"] == "bohr"
-    )
-    for name in ("scs", "sos"):
-        total = found["scf_total_energy"] + found[f"{name}_mp2_correlation_energy"]
-        assert found[f"{name}_mp2_total_energy"] == total
-    for arguments, code, kind in (
-        (run, 3, "ResultExists"),
-        (("run", "h2o.xyz", "--json"), 2, "MissingParameter"),
-        ((*run, "--overwrite", "--scf-max-cycles", "1"), 4, "ConvergenceError"),
-        ((*run, "--overwrite", "--memory", "1MB"), 7, "ResourceError"),
-        (("show", "none.h5", "--json"), 3, "InputError"),
-        (("run", "none.xyz", "--basis", "sto-3g", "--json"), 3, "InputError"),
-    ):
-        failed = call(*arguments)
-        (line,) = failed.err.splitlines()
-        said = json.loads(line)
-        assert (failed.code, said["exit_code"], said["kind"], failed.out) == (
-            code,
-            code,
-            kind,
-            "",
-        ), failed.err
-    scan = succeed(
-        call(
-            "scan", "h2.xyz", "--basis", "sto-3g", "--bond", "1,2", "0.7:0.8:2", "--json", "--quiet"
-        )
-    ).json
-    assert scan["output"] == "h2.scan.h5" and scan["table_units"]["scf_total_energy"] == "hartree"
-    assert all(len(one["geometry"]) == 2 for one in scan["runs"].values())
-    limit = succeed(
-        call("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")
-    ).out
-    assert limit.startswith("dfmp2 finished: E(SCS-MP2, limit) = ")
+# --- molecules and files --------------------------------------------------------------------------
 
 
 def test_a_referee(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,137 +265,6 @@ def test_wide_tables_are_shown_in_turns() -> None:
     )
 
 
-def skeleton(text: str) -> list[str]:
-    """The words of the lines of a transcript, without numbers, hashes and what the machine
-    decides."""
-    own = r"^(memory|scratch|storage|threads|large|stage|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
-    numbers = r"\b[0-9a-f]{12,}\b|[-+]?\d[\d.]*(e[-+]?\d+)?"
-    lines = (re.sub(numbers, "", line) for line in text.splitlines() if not re.match(own, line))
-    return [" ".join(re.findall(r"[A-Za-z]+", line)) for line in lines]
-
-
-def transcripts() -> dict[str, str]:
-    """The output of each command, by the typed line."""
-    parts = re.split(r"^\$ dfmp2 (.*)\n", TRANSCRIPTS.read_text(), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-# Lines that end with file names, hashes or sentences: never broken.
-SENTENCES = (
-    "dfmp2 ",
-    "dfmp2: ",
-    "prepared: sha256",
-    "content hash",
-    "fitting errors",
-    "rates measured",
-    "- ",
-)
-# One screen of 24 lines
-STUDIES = (
-    "run ",
-    "gradient ",
-    "energy ",
-    "interaction ",
-    "cbs ",
-    "scan ",
-    "optimize ",
-    "frequencies ",
-    "reaction ",
-    "thermo ",
-)
-# Only the widths are checked
-OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy", "kernels warmup")
-
-
-def furnished(folder: Path) -> Path:
-    """The folder with the files that the transcripts' commands read."""
-    prepare(folder)
-    (folder / "theirs").mkdir()
-    (folder / "theirs" / "double.py").write_text(THEIRS)
-    (folder / "cases.py").write_text(CASES)
-    (folder / "batch.toml").write_text(
-        'basis = "sto-3g"\noutput = "out"\n[[item]]\nmolecule = "h2.xyz"\n[[item]]\nmolecule = '
-        '"h2o.xyz"\n'
-    )
-    return folder
-
-
-THEIRS = """import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-@nki.jit
-def double(x):
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile, src=x)
-    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
-    nisa.dma_copy(dst=out, src=tile)
-    return out
-"""
-CASES = """import numpy as np
-
-def inputs(random):
-    return {"x": random.standard_normal((128, 64)).astype(np.float32)}
-
-CASES = [dict(file="double.py", kernel="double", inputs=inputs, reference=lambda x: 2 * x)]
-"""
-
-
-def typed_and_printed(typed: str, folder: Path) -> str:
-    """What a command prints on a terminal of 80 columns and 24 lines."""
-    done = run_command(
-        *shlex.split(typed),
-        cwd=folder,
-        env={"COLUMNS": "80", "LINES": "24", "OMP_NUM_THREADS": "1"},
-    )
-    assert done.code == 0 or typed.startswith(OF_THE_MACHINE), done.err
-    printed = done.out or done.err
-    places = {
-        sys.prefix: "ENVIRONMENT",
-        str(folder): "FOLDER",
-        str(ROOT): "DFMP2",
-        str(Path.home()): "~",
-    }
-    for place, name in places.items():
-        printed = printed.replace(place, name)
-    return printed
-
-
-def test_every_command_has_a_transcript() -> None:
-    typed = [f"{one.removeprefix('help ')} " for one in transcripts()]
-    assert [
-        name for name in names_of_commands() if not any(one.startswith(f"{name} ") for one in typed)
-    ] == []
-
-
-@pytest.mark.slow
-def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(tmp_path: Path) -> None:
-    """All run in one folder, in order: later ones read files of earlier ones."""
-    folder = furnished(tmp_path)
-    wide = []
-    high = []
-    changed = {}
-    for typed, looked_at in transcripts().items():
-        printed = typed_and_printed(typed, folder)
-        for text in (printed, looked_at):
-            if "==> " in text:  # a Slurm script is shown as it is
-                continue
-            for line in text.splitlines():
-                if len(line) > 80 and not line.startswith(SENTENCES):
-                    wide.append((typed, line))
-        if typed.startswith(STUDIES) and len(printed.splitlines()) > 24:
-            high.append(typed)
-        if typed.startswith(OF_THE_MACHINE):
-            continue
-        if skeleton(printed) != skeleton(looked_at):
-            changed[typed] = (skeleton(looked_at), skeleton(printed))
-    assert wide == []
-    assert high == []
-    assert changed == {}
-
-
 @pytest.mark.parametrize(
     ("typed", "first"),
     [
@@ -579,15 +362,3 @@ def completing(words: str) -> dict[str, str]:
 
 def test_the_installed_command_completes_names(dfmp2: Runner) -> None:
     assert "plain,optimize" in dfmp2(env=completing("dfmp2 opt")).out.splitlines()
-
-
-def main() -> None:
-    """Write the present output of each command into the transcripts."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = furnished(Path(place))
-        found = [f"$ dfmp2 {typed}\n{typed_and_printed(typed, folder)}" for typed in transcripts()]
-    TRANSCRIPTS.write_text("".join(found))
-
-
-if __name__ == "__main__":
-    main()
