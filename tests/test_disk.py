@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -27,7 +26,7 @@ from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, choose_root, remove_stale
-from dfmp2.integrals.three_center import ClusterRectangles, packed_blocks
+from dfmp2.integrals.three_center import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
@@ -42,7 +41,6 @@ from tests.conftest import (
     only_free_in,
     succeed,
     wait_until,
-    write_molecules,
 )
 from tests.recorded import recorded_error, recorded_failure
 
@@ -171,16 +169,6 @@ MOLE = gto.M(
 AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
 
 
-def test_kept_pairs_are_taken_from_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of integrals have any size, and threads share each."""
-    whole = JKFitting(MOLE, AUX, 2).build()
-    small = partial(packed_blocks, block_bytes=8 * 40 * MOLE.nao * (MOLE.nao + 1) // 2)
-    monkeypatch.setattr(jk, "packed_blocks", small)
-    cut = JKFitting(MOLE, AUX, 2).build()
-    assert not cut.pairs.complete and sum(1 for _ in small(MOLE, AUX)) > 2
-    np.testing.assert_array_equal(cut._cderi, whole._cderi)
-
-
 @pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])
 def test_matrices_from_disk(
     pair_bytes: int,
@@ -251,14 +239,6 @@ def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
     double = dfmp2.run(path, "cc-pvdz", precision="fp64", **given)
     assert len(made) == 1
     assert once.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-10)
-
-
-def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    far = write_molecules(tmp_path) / "h2-far.xyz"
-    held, stored = both(monkeypatch, lambda: dfmp2.run(far, "sto-3g", stability="full", **EXACT))
-    assert held.reference.stability is not None and stored.reference.stability is not None
-    assert stored.reference.stability.verdict == held.reference.stability.verdict
-    assert "unstable" in stored.reference.stability.verdict
 
 
 # Runs a command and prints its peak memory, kB; in a small process, because Linux includes the peak

@@ -31,7 +31,6 @@ from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.study import Study, read_study
 from dfmp2.planning import plan
-from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import GIVEN, RotationLeft
@@ -539,11 +538,6 @@ def test_what_an_scf_misses_between_atoms(monkeypatch: pytest.MonkeyPatch, tmp_p
     restricted, unrestricted = (result.reference.interatomic_fitting_error for result in both)
     assert restricted == pytest.approx(unrestricted, rel=1e-5)
     assert run(places, symbols, 2, scf="conventional").scf_fitting_estimate is None
-    for name, value in (("scf_fits_in_core", False), ("pair_bytes", 1), ("read_bytes", 1)):
-        monkeypatch.setattr(MemoryPlan, name, property(lambda _, value=value: value))
-    assert run(places, symbols, 2).reference.interatomic_fitting_error == pytest.approx(
-        between, rel=1e-9
-    )
 
 
 # --- what they add up to --------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import fitting_certificate
 from dfmp2.mp2.fitting_certificate import SCF_ROUNDING, drawn, estimate
-from dfmp2.planning import memory, sizes
+from dfmp2.planning import sizes
 from dfmp2.scf import conventional
 from dfmp2.validation.compare import recompute_exact
 from tests import awkward
@@ -275,24 +275,6 @@ def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # --- with everything else -------------------------------------------------------------------------
-
-
-def test_memory_changes_passes_and_places_but_not_what_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Integrals of the SCF and B of both fits on disk, and a pass over the exact integrals for each
-    orbital."""
-    monkeypatch.setattr(sizes, "EXACT_ROWS", 6)
-    monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
-    free = dfmp2.run(DIMER, "sto-3g", **PLAIN)
-    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
-        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
-    monkeypatch.setattr(memory.MemoryPlan, "row_bytes", property(lambda _: 1))
-    tight = dfmp2.run(DIMER, "sto-3g", **PLAIN)
-    assert tight.storage.fitted_tensor == "disk"
-    for name in ("scf_error", "correlation_error", "correlation_uncertainty"):
-        wide, narrow = (getattr(result.fitting_certificate, name) for result in (free, tight))
-        assert narrow == pytest.approx(wide, abs=1e-9)
 
 
 def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:

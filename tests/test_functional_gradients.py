@@ -12,7 +12,6 @@ import pytest
 from pyscf import dft, gto
 
 import dfmp2
-from dfmp2.gradients import functional
 from dfmp2.gradients.certificate import check_direction
 from dfmp2.gradients.functional import Functionals, functional_gradient
 from dfmp2.gradients.gradient import mp2_gradient
@@ -119,16 +118,6 @@ def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
     assert slope == pytest.approx(np.vdot(found, direction), abs=2e-7)
     assert np.abs(found.sum(axis=0)).max() < 1e-11
     assert np.abs(torque).max() > 1e-9  # the spheres do not rotate with the molecule
-
-
-def test_one_point_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    mole = gto.M(atom="H 0 0 0; F 0 0 0.92", basis="sto-3g", verbose=0)
-    density = dft.RKS(mole).get_init_guess() / 2
-    given = (mole, make_grid(mole, "10,6").build(with_non0tab=True), ("tpss", "pbe"))
-    expected = functional_gradient(*given, [density], [density], 1)
-    monkeypatch.setattr(functional, "XC_GRADIENT_BYTES", 1)
-    found = functional_gradient(*given, [density], [density], 1)
-    np.testing.assert_allclose(np.vstack(found), np.vstack(expected), atol=1e-13)
 
 
 @pytest.mark.parametrize("xc", ["lda,vwn", "r2scan"])

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,10 @@ from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import GradientCertificate
 from dfmp2.options import make_options
-from dfmp2.planning import plan as planning
 from dfmp2.progress import Silent
 from tests.awkward import slope
 from tests.conftest import Heard, succeed
+from tests.cuts import gradient_on_disk
 from tests.recorded import recorded_error, recorded_failure, recorded_warning
 
 SMALL = {
@@ -177,17 +176,6 @@ def test_a_failed_certificate_advises_what_helps(
     assert f"converge the SCF further ({advice}" in str(failed.value)
 
 
-ON_DISK = {
-    "z_on_disk": True,
-    "half_on_disk": True,
-    "scf_on_disk": True,
-    "scf_kept": False,
-    "response_held": False,
-    "pair_bytes": 10**5,
-    "read_bytes": 10**6,
-}
-
-
 def test_amplitudes_in_float32_give_the_same_gradient():
     molecule = WATER.with_state(1, 2)
     exact = mp2_gradient(molecule, make_options(**SMALL | EXACT), listener=Silent())
@@ -201,29 +189,6 @@ def test_amplitudes_in_float32_give_the_same_gradient():
         < np.abs(found.properties.relaxed_density - exact.properties.relaxed_density).max()
         < 1e-7
     )
-    assert found.certificate.passed
-
-
-@pytest.mark.parametrize(
-    ("state", "special"), [((0, 1), {"precision": "mixed"}), ((1, 2), {})], ids=["rhf", "uhf"]
-)
-def test_arrays_on_disk_give_the_same_gradient(state, special, monkeypatch):
-    molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT | special)
-    monkeypatch.setattr("dfmp2.gradients.amplitudes.TILE_ELEMENTS", 3 * 5 * 8)
-    expected = mp2_gradient(molecule, options, listener=Silent())
-    planned = planning.gradient_memory
-
-    def on_disk(*arguments):
-        return replace(planned(*arguments), **ON_DISK, packed_bytes=1)
-
-    monkeypatch.setattr(planning, "gradient_memory", on_disk)
-    monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
-    monkeypatch.setattr("dfmp2.gradients.derivatives.SHELLS_PER_CALL", 5)
-    found = mp2_gradient(molecule, options, listener=Silent())
-    assert expected.result.storage.written == 0
-    assert found.result.storage.fitted_tensor == "disk"
-    assert found.result.storage.written > 0
-    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-11)
     assert found.certificate.passed
 
 
@@ -299,12 +264,7 @@ def test_the_peak_stays_within_every_budget(tmp_path, method, share):
 def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
-    planned = planning.gradient_memory
-
-    def on_disk(*arguments):
-        return replace(planned(*arguments), **ON_DISK)
-
-    monkeypatch.setattr(planning, "gradient_memory", on_disk)
+    gradient_on_disk(monkeypatch, pair_bytes=10**5, read_bytes=10**6)
     given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
     expected = dfmp2.gradient(WATER, **given)
     stops = "dfmp2.gradients.mean_field.mean_field_part"

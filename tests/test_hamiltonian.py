@@ -272,21 +272,6 @@ def test_electrons_of_a_core_potential_count_nowhere() -> None:
         assert spin == pytest.approx([1.0] * 3, abs=1e-9)
 
 
-def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: attraction of fractional nuclei; PySCF's: integrals on a grid; d functions, three
-    blocks of charges."""
-    monkeypatch.setattr(hamiltonian, "CHARGES_PER_CALL", 7)
-    random = np.random.default_rng(3)
-    charges = np.column_stack([random.normal(size=(20, 3)) * 6.0, random.normal(size=20)])
-    mole = gto.M(
-        atom="S 0 0 0; H 0 0.94 0.95; H 0 -0.94 0.95; ghost-H 0 1.3 0", basis="cc-pvdz", verbose=0
-    )
-    theirs = qmmm.mm_charge(scf.RHF(mole), charges[:, :3], charges[:, 3], unit="Bohr").get_hcore()
-    assert hamiltonian.potential(mole, charges) == pytest.approx(
-        theirs - scf.RHF(mole).get_hcore(), abs=1e-11
-    )
-
-
 def test_the_decontracted_basis_is_pyscfs() -> None:
     """Memory is planned with it; general contractions, SP shells and ghosts."""
     mole = gto.M(

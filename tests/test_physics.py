@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pyscf import gto, mp, scf
-from scipy.spatial.transform import Rotation
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
@@ -39,16 +37,6 @@ EXACT = {
 @pytest.fixture(scope="module")
 def water():
     return dfmp2.run(WATER, **EXACT)
-
-
-def test_energy_does_not_depend_on_the_frame(water):
-    """Rotated, translated and reordered at once."""
-    turned = WATER.coordinates @ Rotation.from_rotvec([0.4, -1.1, 2.0]).as_matrix()
-    order, there = [2, 0, 1], turned + np.array([3.0, -7.0, 11.0])
-    symbols = tuple(WATER.symbols[place] for place in order)
-    other = dfmp2.run(replace(WATER, symbols=symbols, coordinates=there[order]), **EXACT)
-    assert other.scf_total_energy == pytest.approx(water.scf_total_energy, abs=1e-9)
-    assert other.mp2_correlation_energy == pytest.approx(water.mp2_correlation_energy, abs=1e-9)
 
 
 def test_closed_shell_uhf_is_rhf(water):

@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 import pytest
 from pyscf import scf
+from scipy.spatial.transform import Rotation
 
 import dfmp2
 from dfmp2.errors import Interrupted
@@ -28,7 +29,6 @@ from dfmp2.interop.qcschema import answer, read_request, run
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE
-from dfmp2.planning import memory
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.awkward import (
     BASIS,
@@ -43,6 +43,7 @@ from tests.awkward import (
 )
 from tests.conftest import MOLECULES as TEXTS
 from tests.conftest import Heard, run_here, succeed
+from tests.cuts import cut_small
 from tests.faults import Stopping
 from tests.here import HereSlot
 from tests.sessions import leaves
@@ -188,21 +189,16 @@ class Case:
         return mean_field(self.molecule, kind, fitted=self.name != "conventional")
 
 
-def on_disk(case: Case, functions: int = 0, orbitals: int = 0) -> Any:
-    """With everything on disk, in blocks of some fitting functions and orbitals, the last of which
-    are shorter; or as little as possible in memory."""
-    sizes = whole_of(case.name).sizes
-    columns = sizes.nao * (sizes.nao + 1) // 2
+def on_disk(case: Case) -> Any:
+    """With everything on disk, as little as possible in memory."""
     set_variant(case.patch, disk=True)
-    for name, size in {
-        "read_bytes": 16 * columns * functions,
-        "pair_bytes": 8 * sizes.naux_scf * 5 * functions,
-        "integral_bytes": 8 * columns * functions,
-        "tensor_bytes": 8 * orbitals * sizes.nvir[-1] * sizes.naux,
-    }.items():
-        if functions:
-            case.patch.setattr(memory.MemoryPlan, name, property(lambda _, size=size: size))
     return case.whole()
+
+
+def in_small_blocks(case: Case, *, disk: bool = False, **changes: Any) -> Any:
+    """With all work cut small, among three threads."""
+    cut_small(case.patch, whole_of(case.name).sizes, disk=disk)
+    return case.whole(threads=3, **changes)
 
 
 def stopped(case: Case, *, disk: bool = False, **how: Any) -> Any:
@@ -245,6 +241,11 @@ def by_workers(case: Case) -> Any:
     case.prepared()
     case.patch.chdir(case.folder)
     return pooled(HerePool(2), **case.second())
+
+
+def in_capitals(case: Case) -> Any:
+    names = case.some(("basis", "auxbasis", "scf_auxbasis", "frozen_core"))
+    return case.whole(**{name: value and value.upper() for name, value in names.items()})
 
 
 def derived(case: Case) -> Any:
@@ -407,8 +408,8 @@ def stored(case: Case) -> Any:
 
 ROUTES: dict[str, Any] = {
     "on disk": on_disk,
-    "on disk, in blocks": partial(on_disk, functions=7, orbitals=3),
-    "three threads": lambda case: case.whole(threads=3),
+    "on disk, in small blocks": partial(in_small_blocks, disk=True),
+    "in small blocks": in_small_blocks,
     "stopped again and again": partial(stopped, every=5),
     "stopped after the SCF": partial(stopped, after_scf=True),
     "stopped at a tile": partial(stopped, at_tile=4),
@@ -417,6 +418,7 @@ ROUTES: dict[str, Any] = {
     "prepared, on disk": partial(in_two_parts, disk=True),
     "in shards": in_shards,
     "by workers": by_workers,
+    "in capitals": in_capitals,
     "derived": derived,
     "mean field": on_mean_field,
     "QCSchema": by_qcschema,
@@ -435,9 +437,9 @@ ROUTES: dict[str, Any] = {
     "start orbitals of a batch": partial(restarted, compute=in_a_batch),
     "start orbitals of a shared scan": partial(restarted, compute=in_a_shared_scan),
     "stored": stored,
-    "torch": lambda case: case.whole(backend="torch"),
+    "torch": partial(in_small_blocks, backend="torch"),
     "kernels": lambda case: case.whole(backend="nki-interpreter"),
-    "device": lambda case: case.whole(backend="nki-interpreter", transform="device"),
+    "device": partial(in_small_blocks, backend="nki-interpreter", transform="device"),
 }
 NOT_OF = {  # refused, or made for one molecule
     ("mean field", "rohf"),
@@ -449,13 +451,18 @@ NOT_OF = {  # refused, or made for one molecule
 }
 OF_PAIRS = (  # routes on which float32 may be kept too long or too short
     "on disk",
-    "on disk, in blocks",
     "stopped at a tile",
     "prepared",
     "in shards",
     "by workers",
 )
-IN_FLOAT32 = ("torch", "kernels", "device")  # in another order
+IN_ANOTHER_ORDER = (  # sums of float32
+    "on disk, in small blocks",
+    "in small blocks",
+    "torch",
+    "kernels",
+    "device",
+)
 # Routes whose SCF takes other steps to the same orbitals, whose signs are arbitrary
 OTHER_STEPS = (
     "stopped again and again",
@@ -483,8 +490,9 @@ STEPS = re.compile(
 )
 # PySCF's memory limit, the atoms as text, and places that it fills in when it computes
 OF_THE_LIBRARY = re.compile(r"/(max_memory|atom|_enuc|_env/1?\d)")
-ADDED = {  # parts that only this route has
+ADDED = {  # parts that only this route has, or names as they were given
     "gradient": re.compile("gradient|properties"),
+    "in capitals": re.compile("json/basis|bases/.*/name|options/|warnings"),
     "mean field": re.compile("bases/.*/(elements|sha256|name)|options/|json/bas"),
 }
 PRECISION = re.compile("certificate|error_budget|precision/")
@@ -553,10 +561,10 @@ def different(
 
 def is_done(route: str, name: str) -> bool:
     """Whether a molecule is computed by a route: those in float32 by all that read pairs."""
-    if name == "mixed" and route in IN_FLOAT32:
+    if name == "mixed" and route in IN_ANOTHER_ORDER:
         return True
     if name == "conventional":
-        return route in (*OF_PAIRS, "mean field", "stored")
+        return route in (*OF_PAIRS, "on disk, in small blocks", "mean field", "stored")
     if name in ("mixed", "repeated"):
         return route in OF_PAIRS
     return route not in ("kernels", "device")
@@ -583,7 +591,7 @@ def test_every_route_gives_the_same_numbers(
     if route in OTHER_STEPS:
         near = CONVERGENCE
         may_differ.append(STEPS)
-    elif route in IN_FLOAT32 and name == "mixed":
+    elif route in IN_ANOTHER_ORDER and name == "mixed":
         near = FLOAT32
         may_differ.append(PRECISION)
     if route in ADDED:
@@ -645,12 +653,116 @@ def test_a_laplace_transform_has_the_same_opposite_spin_energy(
     case, expected = Case(name, tmp_path, monkeypatch), whole_of(name)
     case.options = {**case.options, **given}
     doubles = expected.mp2_opposite_spin_correlation_energy
-    for found in (case.whole(), in_two_parts(case), on_disk(case, functions=7, orbitals=3)):
+    for found in (case.whole(), in_two_parts(case), in_small_blocks(case, disk=True)):
         assert found.mp2_opposite_spin_correlation_energy == pytest.approx(doubles, abs=2e-9)
         assert found.mp2_singles_energy == pytest.approx(expected.mp2_singles_energy, abs=1e-12)
         whole = 1.3 * doubles + expected.mp2_singles_energy
         assert found.correlation_energy == pytest.approx(whole, abs=2e-9)
         assert found.total_energy == pytest.approx(expected.scf_total_energy + whole, abs=2e-9)
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+RADICAL = MOLECULES["methanol radical in a field"].in_field(
+    [*CHARGES, [-3.9, -4.2, 2.2, 0.2], [5.5, 3.5, -2.0, -0.6]]
+)
+FROZEN = {**EXACT, "frozen_core": "1", "stability": "off"}
+
+
+def gradient_of(molecule: dfmp2.Molecule, **options: Any) -> Any:
+    return dfmp2.gradient(molecule, **options, listener=Heard()).result
+
+
+def energy_of(molecule: dfmp2.Molecule, **options: Any) -> Any:
+    return dfmp2.run(molecule, **options, listener=Heard())
+
+
+BLOCKS: dict[str, tuple[Any, dfmp2.Molecule, dict[str, Any]]] = {
+    "uhf": (gradient_of, RADICAL, {**FROZEN, **FACTORS, "frozen_virtual": 2}),
+    "rhf, in float32": (
+        gradient_of,
+        read("charge=-1", "O 0 0 0", "O 0.2 0 1.48", "H 0.9 0.3 -0.2", "@F -1.6 0.3 0.2"),
+        {**FROZEN, "precision": "mixed", "stability": "full"},
+    ),
+    "double hybrid": (gradient_of, RADICAL, {**FROZEN, "method": "b2plyp", "grid": "20,50"}),
+    "rohf in a solvent": (
+        energy_of,
+        replace(RADICAL, point_charges=None),
+        {**FROZEN, "reference": "rohf", "solvent": "water"},
+    ),
+    "far apart": (  # with pairs of functions that are left out
+        energy_of,
+        read(
+            "multiplicity=2",
+            "N 0 0 0",
+            "H 0.3 0.8 0.5",
+            "H 0.2 -0.9 0.6",
+            "O 2 14 3",
+            "H 2.4 14.3 3.8",
+            "H 2.2 14.7 2.4",
+        ),
+        {**EXACT, "certify_fit": True, "stability": "full"},
+    ),
+    "damped": (energy_of, RADICAL, {**FROZEN, "method": "kappa-mp2"}),
+    "rpa": (energy_of, RADICAL, {**FROZEN, "method": "drpa"}),
+}
+
+
+@cache
+def uncut(name: str) -> Any:
+    compute, molecule, options = BLOCKS[name]
+    return compute(molecule, **options)
+
+
+@pytest.mark.usefixtures("coarse_grid_error")
+@pytest.mark.parametrize(
+    ("name", "disk"),
+    [(name, disk) for name in BLOCKS for disk in (False, True) if not disk or "hybrid" not in name],
+)
+def test_no_number_depends_on_how_work_is_cut(
+    name: str, disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, molecule, options = BLOCKS[name]
+    expected = uncut(name)
+    cut_small(monkeypatch, expected.sizes, disk=disk, matrices=name == "rpa")
+    found = compute(molecule, **{**options, "threads": 3})
+    may_differ = [ITS_OWN, MEASURED, re.compile("gradient[/_]seconds")]
+    if disk:
+        may_differ.append(DISK_WORK)
+    near = ROUNDING
+    if expected.precision == "mixed":
+        near = (1e-7, 2e-6)
+        may_differ.append(PRECISION)
+    assert different(leaves_of(expected), leaves_of(found), near, may_differ) == []
+
+
+def test_results_turn_with_the_molecule() -> None:
+    """Atoms and charges turned, moved and in another order at once."""
+    turn, shift = Rotation.from_rotvec([0.4, -1.1, 2.0]).as_matrix(), np.array([3.0, -7.0, 11.0])
+    charges = RADICAL.point_charges[::-1].copy()
+    charges[:, :3] = charges[:, :3] @ turn + shift
+    moved = replace(
+        RADICAL,
+        symbols=RADICAL.symbols[::-1],
+        coordinates=RADICAL.coordinates[::-1] @ turn + shift,
+        point_charges=charges,
+    )
+    _, _, options = BLOCKS["uhf"]
+    found, expected = gradient_of(moved, **options), uncut("uhf")
+    assert found.total_energy == pytest.approx(expected.total_energy, abs=1e-9)
+    ours, theirs = found.gradient, expected.gradient
+    pairs = {
+        "atoms": (ours.total_gradient, theirs.total_gradient[::-1] @ turn),
+        "charges": (ours.point_charge_gradient, theirs.point_charge_gradient[::-1] @ turn),
+        "dipole": (found.properties.dipole, expected.properties.dipole @ turn),
+    }
+    for name in ("mulliken_charges", "lowdin_charges", "lowdin_spin_populations"):
+        pairs[name] = (
+            getattr(found.properties, name),
+            getattr(expected.properties, name)[:, ::-1],
+        )
+    for name, (turned, before) in pairs.items():
+        np.testing.assert_allclose(turned, before, atol=1e-7, err_msg=name)
 
 
 # --- arguments ------------------------------------------------------------------------------------

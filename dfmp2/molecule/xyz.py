@@ -545,20 +545,28 @@ def _is_atom(line: str) -> bool:
     words = line.replace("\u2212", "-").replace(",", ".").split()
     if len(words) < 4 or not all(map(_NUMBER.fullmatch, words[1:])):
         return False
-    ghost = _GHOST.fullmatch(words[0])
-    return (ghost[ghost.lastindex] if ghost else words[0]).capitalize() in SYMBOLS
+    symbol, _ = _of_ghost(words[0])
+    return symbol.capitalize() in SYMBOLS
+
+
+def _of_ghost(word: str) -> tuple[str, bool]:
+    """The symbol in a word, and whether the word marks a ghost."""
+    ghost = _GHOST.fullmatch(word)
+    if ghost is None:
+        return word, False
+    (symbol,) = filter(None, ghost.groups())
+    return symbol, True
 
 
 def _read_symbol(word: str) -> tuple[str, bool]:
-    ghost = _GHOST.fullmatch(word)
-    inner = ghost[ghost.lastindex] if ghost else word
+    inner, ghost = _of_ghost(word)
     if inner.lower() in DUMMIES:
         raise InputError(
             f"{shown(word)} is a dummy atom: remove it and lower the count, or write @O for a "
             "ghost O"
         )
     if re.fullmatch("[0-9]{1,3}", inner):
-        return element_symbol(int(inner)), ghost is not None
+        return element_symbol(int(inner)), ghost
     label = _LABEL.fullmatch(inner)
     if label:
         plain = (label[1] or label[2]).capitalize()
@@ -566,7 +574,7 @@ def _read_symbol(word: str) -> tuple[str, bool]:
         plain = ""
     if plain in SYMBOLS:
         raise InputError(f"{shown(word)} is a label or isotope, not a symbol: write {plain}")
-    return normalise_symbol(inner), ghost is not None
+    return normalise_symbol(inner), ghost
 
 
 def read_number(word: str) -> float:
