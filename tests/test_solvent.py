@@ -273,6 +273,8 @@ def test_the_field_does_not_depend_on_how_many_integrals_are_kept(
     found, expected = model.kernel(density), theirs.kernel(density)
     assert abs(found[0] - expected[0]) < 1e-12
     np.testing.assert_allclose(found[1], expected[1], atol=1e-12)
+    change = density[0] - density[1]
+    np.testing.assert_allclose(model._B_dot_x(change), theirs._B_dot_x(change), atol=1e-12)
 
 
 @pytest.mark.parametrize(
