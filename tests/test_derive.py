@@ -17,7 +17,7 @@ from dfmp2.errors import InputError
 from dfmp2.gradients.result import GradientResult
 from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.derive import derive
-from dfmp2.mp2.result import Certificate, MP2Result
+from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result
 from tests.conftest import Heard, Runner, Stored
 from tests.recorded import recorded_error, recorded_failure, recorded_texts
 
@@ -248,15 +248,39 @@ def test_what_a_derived_result_keeps_and_what_goes(fields):
     checked = replace(
         parent,
         check=object(),
-        fitting_certificate=object(),
+        fitting_certificate=FittingCertificate(
+            correlation_error=2e-5,
+            correlation_uncertainty=1e-9,
+            orbitals=6,
+            sampled_orbitals=6,
+            pairs=21,
+            sampled_pairs=21,
+            seed=1,
+            scf_error=3e-5,
+            scf_uncertainty=2e-9,
+        ),
         coupled_cluster=object(),
         options=replace(parent.options, properties=True, polarizability=True),
         **dict.fromkeys(dropped, object()),
     )
     derived = derive(checked, frozen_core=2, origin="x.h5")
     recorded_texts([derived.frozen_core_note])
-    gone = (*dropped, "check", "fitting_certificate", "coupled_cluster")
-    assert [getattr(derived, name) for name in gone] == [None] * 7
+    gone = (*dropped, "check", "coupled_cluster")
+    assert [getattr(derived, name) for name in gone] == [None] * 6
+    pairs = sum(n * (n + 1) // 2 for n in left) + left[0] * left[1]
+    kept = FittingCertificate(
+        orbitals=sum(left),
+        sampled_orbitals=0,
+        pairs=pairs,
+        sampled_pairs=0,
+        seed=1,
+        scf_error=3e-5,
+        scf_uncertainty=2e-9,
+    )
+    assert derived.fitting_certificate == kept
+    fitting = derived.error_budget.sources["scf_fitting"]
+    assert (fitting.scf.value, fitting.scf.kind) == (3e-5 + 2e-9, "measured")
+    assert fitting.correlation.kind == "estimated"
     assert not derived.options.properties and not derived.options.polarizability
     with recorded_error(InputError):
         derive(replace(parent, kept="energies"), frozen_core=2)

@@ -22,8 +22,9 @@ from dfmp2.molecule.elements import bond_orders
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source
-from dfmp2.mp2.error_estimates import alkali_pairs, bond_orders_of, bonded_atoms
+from dfmp2.mp2.error_estimates import bond_orders_of
 from dfmp2.mp2.error_of_difference import combined
+from dfmp2.mp2.fitting_estimates import bonded_atoms, metal_error
 from dfmp2.mp2.pairs import NO_PAIRS
 from dfmp2.mp2.properties import Gradient, GradientCertificate
 from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result, Quadrature
@@ -60,7 +61,17 @@ def result(water: Stored) -> MP2Result:
 def measured(correlation: float, scf: float | None, uncertainty: float = 0.0) -> FittingCertificate:
     """A fitting certificate with these errors, Eh."""
     doubt = None if scf is None else uncertainty
-    return FittingCertificate(correlation, uncertainty, 5, 5, 15, 15, 1, scf, doubt)
+    return FittingCertificate(
+        correlation_error=correlation,
+        correlation_uncertainty=uncertainty,
+        orbitals=5,
+        sampled_orbitals=5,
+        pairs=15,
+        sampled_pairs=15,
+        seed=1,
+        scf_error=scf,
+        scf_uncertainty=doubt,
+    )
 
 
 def with_gradient(
@@ -983,7 +994,7 @@ def test_the_error_of_a_reaction_counted_by_hand(
     ("symbols", "more"),
     [
         (("Cr", "Fe", "Ni", "H"), {1: 0.0, 3: 2e-4}),
-        (("Na", "Rb", "H", "Cs"), {1: 5e-4, 3: 0.0}),
+        (("Na", "Rb", "H", "Cs"), {1: 23e-4 / 3, 3: 0.0}),
     ],
 )
 def test_electrons_of_a_metal_add_to_the_error_of_the_mp2_set(
@@ -1014,25 +1025,29 @@ def test_electrons_of_a_metal_add_to_the_error_of_the_mp2_set(
 
 
 @pytest.mark.parametrize(
-    ("symbols", "charge", "multiplicity", "pairs"),
+    ("symbols", "charge", "multiplicity", "error"),
     [
-        ("Na Na Na Na", 0, 1, 2),
-        ("K", -1, 1, 1),
-        ("Rb Cs", 0, 1, 1),
-        ("K K", 1, 2, 0),
-        ("Na", 3, 1, 0),
-        ("K K K", 0, 2, 1),
-        ("Li Li", 0, 1, 0),
-        ("Na H", 0, 1, 0),
+        ("Na Na Na Na", 0, 1, 1e-3),
+        ("K", -1, 1, 5e-4),
+        ("Rb Cs", 0, 1, 9e-4),
+        ("K K", 1, 2, 0.0),
+        ("Na", 3, 1, 0.0),
+        ("K K K", 0, 2, 5e-4),
+        ("Li Li", 0, 1, 2e-4),
+        ("Na H", 0, 1, 0.0),
+        ("Na Al", 0, 1, 8e-5),
+        ("Na Mg", 1, 1, 8e-5),
+        ("Na Mg Na", 0, 1, 6.2e-4),
+        ("Mg", 0, 1, 0.0),
     ],
 )
-def test_pairs_of_electrons_of_alkali_metals(
-    symbols: str, charge: int, multiplicity: int, pairs: int
+def test_electrons_of_metals_alone_are_not_those_of_the_atoms(
+    symbols: str, charge: int, multiplicity: int, error: float
 ) -> None:
     atoms = tuple(symbols.split())
     places = np.arange(3.0 * len(atoms)).reshape(-1, 3) * 4
     molecule = dfmp2.Molecule(atoms, places, charge=charge, multiplicity=multiplicity)
-    assert alkali_pairs(molecule) == pairs
+    assert metal_error(molecule) == pytest.approx(error)
 
 
 def test_a_pair_of_electrons_of_an_alkali_metal_is_allowed_for() -> None:

@@ -9,7 +9,7 @@ A change of orbitals, virtual space, fit or arithmetic needs a new run and is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,8 +21,8 @@ from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
-from dfmp2.mp2.pairs import PairEnergies
-from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result
+from dfmp2.mp2.pairs import PairEnergies, number_of_pairs
+from dfmp2.mp2.result import Certificate, Diagnostics, FittingCertificate, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import (
     CUSTOM,
@@ -202,7 +202,8 @@ def _with_larger_core(
             notes.append("the check of the original does not apply and was dropped")
         if result.fitting_certificate is not None:
             notes.append(
-                "the fitting certificate of the original covers all its pairs and was dropped"
+                "the fitting error of E(corr) measured in the original is that of all its pairs "
+                "and was dropped"
             )
         if result.coupled_cluster is not None:
             notes.append("the CCSD(T) energies of the original have its core and were dropped")
@@ -387,6 +388,26 @@ def _cut(result: MP2Result, more: int) -> MP2Result:
         diagnostics=diagnostics,
         certificate=widened(result, more),
         check=None,
-        fitting_certificate=None,
+        fitting_certificate=_of_scf_alone(
+            result.fitting_certificate, [space.nocc for space in spaces]
+        ),
         coupled_cluster=None,
+    )
+
+
+def _of_scf_alone(
+    certificate: FittingCertificate | None, orbitals: Sequence[int]
+) -> FittingCertificate | None:
+    """What remains of a fitting certificate if pairs are left out: the error of E(SCF), None if it
+    was not measured; with `orbitals` correlated ones of each spin that has its own."""
+    if certificate is None or certificate.scf_error is None:
+        return None
+    return replace(
+        certificate,
+        correlation_error=None,
+        correlation_uncertainty=None,
+        orbitals=sum(orbitals),
+        sampled_orbitals=0,
+        pairs=number_of_pairs(orbitals),
+        sampled_pairs=0,
     )

@@ -4,8 +4,9 @@ Errors are relative to the energies in the same basis set without fitting, round
 stopped early. Each source of error has a magnitude for E(SCF) and for E(corr), Eh. Magnitudes add,
 so errors that cancel are counted twice; those that were measured are added with their signs.
 
-The sources of one run are estimated in `dfmp2.mp2.error_estimates`, the errors that remain in a
-difference of energies in `dfmp2.mp2.error_of_difference`.
+The sources of one run are estimated in `dfmp2.mp2.error_estimates`, those of fitting in
+`dfmp2.mp2.fitting_estimates`, and the errors that remain in a difference of energies in
+`dfmp2.mp2.error_of_difference`.
 """
 
 from __future__ import annotations

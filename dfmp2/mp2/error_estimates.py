@@ -7,10 +7,10 @@
     of Kohn-Sham           as for E(corr)                                       E(SCF): that of its determinant, E(EXX)
     integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
-    fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
-    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m + ALKALI_PAIR p
+    fitting of SCF, MP2                             `dfmp2.mp2.fitting_estimates`
     basis set              only a study of several basis sets can tell
 
+    in a solvent                      both + turning_gain, E(corr) + TURNED turning_gain
     z, s                                            rotation left to converged orbitals, change of <S^2>
                                                     by it (`dfmp2.scf.rotation_left`)
     softness = STIFFNESS z / f                      f: gradient of the final orbitals, Eh; of other runs
@@ -18,17 +18,9 @@
                                                     at least SOFTNESS, in these for UHF
                                                     UNRESTRICTED_SOFTNESS
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
-    between = TIMES E + EACH n                      what no single one of the n atoms shows
-    m                                               metals with an open d or f shell, 0 in a singlet
-    p                                               pairs of valence electrons if all atoms are ALKALI
-
-The share of the MP2 set is METHOD times larger in a method without pairs: there its errors add to
-those of the SCF, which they partly cancel in MP2.
 
 dE_EXX and dE_c are the changes on orbitals of a finer grid, obtained by one step towards them
-(`dfmp2.scf.grid_error`). Their signs are known, so they are added before the magnitude is taken. E
-is the run's own estimate of the error of E(SCF) (`dfmp2.scf.interatomic_fitting`); without an
-estimate it is BONDED for each real atom heavier than hydrogen that is bonded to another such atom.
+(`dfmp2.scf.grid_error`). Their signs are known, so they are added before the magnitude is taken.
 At convergence E(SCF) is stationary but E(corr) is not: hence g^2 and g. The condition number of the
 triangular factor L of the metric is the square root of that of the metric, and the relative error
 of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical
@@ -47,7 +39,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dfmp2.integrals.grid import LEVEL, default_level
-from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
+from dfmp2.molecule.elements import bond_orders
 from dfmp2.mp2.error_budget import (
     BOUNDED,
     ESTIMATED,
@@ -60,12 +52,12 @@ from dfmp2.mp2.error_budget import (
     Source,
     finite_share,
 )
+from dfmp2.mp2.fitting_estimates import fitting_shares
 from dfmp2.scf.ladder import begins_coarse, uses_single
 from dfmp2.scf.reference import GIVEN
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.molecule.basis import BasisSet
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
     from dfmp2.scf.reference import Reference
@@ -79,6 +71,7 @@ FIRST_ORDER = 0.04  # Eh
 # Eh^1/2, of E(corr), times root of |E(corr)|, per norm of the rotation that is left; the root because
 # the norm for n equal molecules is root n times that for one
 ROTATED = {"rhf": 0.45, "uhf": 0.25, "rohf": 0.45}
+TURNED = 0.5  # part of the energy gained by turning the orbitals in a solvent that is in E(corr)
 SPIN = 0.15  # Eh, of E(corr), per change of <S^2> by that rotation
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
@@ -91,22 +84,8 @@ KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is finer
 GRID = 1e-7  # Eh per atom if the error was not measured, as in files of earlier versions
 # Factor on both for an external SCF: its orbitals are those of the gradient, not one step better
 GIVEN_TIMES = 4.5
-# Part of the errors of the SCF's set for atoms that enters E(corr) through the orbitals
-ORBITALS = 0.01
 DROPPED = 1e-6  # of E(corr), per fitting function dropped by the eigenvalue cut
-BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
-    "scf": (3.0, 1e-5),
-    "orbitals": (1.0, 1e-5),
-    "mp2": (0.7, 3e-5),
-}
-BONDED = 1e-4  # Eh
-OPEN_SHELL = 1e-4  # Eh, of the MP2 set: its error was measured on atoms with evenly filled shells
-ALKALI = ("Na", "K", "Rb", "Cs")
-# Eh, of the MP2 set for a pair of valence electrons of such atoms: a single one has none
-ALKALI_PAIR = 5e-4
-METHOD = {"laplace": 1.6, "rpa": 2.2}  # factor on the error of the MP2 set, methods without pairs
 CANCELLING = 0.03  # part of the fitting errors of all runs that remains in an energy difference
-UNMEASURED = "the set was not measured on these atoms"
 NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
 
 
@@ -234,6 +213,8 @@ def _grid(result: MP2Result) -> Source:
             # second-order part of the density.
             second_order = replace(of_scf, how="no larger than that of E(KS), from finer grids")
             return Source(SOURCES["grid"], of_scf, second_order)
+        if double_hybrid and reference.energy_xc is not None:
+            how = f"the energy of {reference.energy_xc} was not computed on a finer grid"
     elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
         how = "its error was not measured, and no other is known for this functional and grid"
     else:
@@ -385,9 +366,20 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     stationary = reference.xc is None
     if result.options.correlation.double_hybrid:
         stationary = result.functional_energy is None
-    if not stationary:  # the determinant minimises the energy of another functional
-        return correlation, correlation
-    return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+    if stationary:
+        scf = Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}")
+    else:  # the determinant minimises the energy of another functional
+        scf = correlation
+    return _with_turning(scf, reference, 1.0), _with_turning(correlation, reference, TURNED)
+
+
+def _with_turning(share: Share, reference: Reference, factor: float) -> Share:
+    """The share with what turning the orbitals on the surface in a solvent changes."""
+    if reference.turning_gain is None or share.value is None:
+        return share
+    value = factor * reference.turning_gain
+    how = f"{share.how}, and {value:.1e} Eh for turning the orbitals about an axis of the nuclei"
+    return replace(share, value=share.value + value, how=how)
 
 
 def _last_gradient(result: MP2Result) -> tuple[float, str]:
@@ -462,130 +454,6 @@ def _fitted_energy(result: MP2Result) -> float:
     if result.quadrature is None:
         return result.pairs.correlation_energy
     return result.quadrature.energy
-
-
-def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
-    """Shares of both fitting sets: from four-centre integrals of the molecule if available,
-    else from atoms."""
-    certificate = result.fitting_certificate
-    conventional = result.scf_fitting is None
-    four_centre = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
-    if certificate is None:
-        scf = _of_atoms(result, "scf", result.scf_fitting), _of_orbitals(result, result.scf_fitting)
-        mp2 = None, _of_atoms(result, "mp2", result.mp2_fitting)
-        return {"scf_fitting": (four_centre, None) if conventional else scf, "mp2_fitting": mp2}
-    error = abs(certificate.correlation_error) + certificate.correlation_uncertainty
-    pairs = counted_text(certificate.pairs, "pair")
-    how = (
-        f"four-centre integrals: {certificate.sampled_pairs} of {pairs}, "
-        f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} "
-        "Eh"
-    )
-    if not conventional:
-        how = f"{how}; includes the effect of the fitted orbitals"
-    correlation = Share(value=error, kind=MEASURED, how=how, error=certificate.correlation_error)
-    if conventional or certificate.scf_error is None:
-        return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
-    uncertainty = certificate.scf_uncertainty or 0.0
-    how = f"four-centre integrals: {certificate.scf_error:+.1e} Eh within {uncertainty:.1e} Eh"
-    scf_share = Share(
-        value=abs(certificate.scf_error) + uncertainty,
-        kind=MEASURED,
-        how=how,
-        error=certificate.scf_error,
-    )
-    return {"scf_fitting": (scf_share, None), "mp2_fitting": (None, correlation)}
-
-
-def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
-    """Share of a set in the energy that it is used for."""
-    atoms = _atoms(result.molecule, basis)
-    between, how = _between(result, role)
-    if atoms is None:
-        return Share(None, UNKNOWN, UNMEASURED)
-    how = f"{atoms:.1e} Eh of the atoms one by one, and {how}"
-    metals = open_shell_metals(result.molecule)
-    if role == "mp2" and metals and result.molecule.multiplicity > 1:
-        between += OPEN_SHELL * metals
-        how = f"{how}, and {OPEN_SHELL:g} Eh for each open shell of a metal"
-    pairs = alkali_pairs(result.molecule)
-    if role == "mp2" and pairs:
-        between += ALKALI_PAIR * pairs
-        how = f"{how}, and {ALKALI_PAIR:g} Eh for each pair of electrons of alkali metal atoms"
-    factor = method_factor(result)
-    if role == "mp2" and factor != 1.0:
-        how = f"{factor:g} times what it is in MP2: {how}"
-        return Share(factor * (atoms + between), ESTIMATED, how)
-    return Share(atoms + between, ESTIMATED, how)
-
-
-def open_shell_metals(molecule: Molecule) -> int:
-    """Number of real atoms whose d or f shell is being filled."""
-    return sum(map(fills_inner_shell, molecule.real_symbols))
-
-
-def alkali_pairs(molecule: Molecule) -> int:
-    """Pairs of valence electrons of a molecule of alkali metal atoms, 0 with other atoms."""
-    symbols = molecule.real_symbols
-    if not set(symbols) <= set(ALKALI):
-        return 0
-    unpaired = molecule.multiplicity - 1
-    return max(0, len(symbols) - molecule.charge - unpaired) // 2
-
-
-def method_factor(result: MP2Result) -> float:
-    """Error of the MP2 set in the correlation energy of a method, divided by its error in MP2."""
-    return METHOD.get(result.options.correlation.kind, 1.0)
-
-
-def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
-    """Share of the SCF's set in E(corr), through the orbitals."""
-    atoms = _atoms(result.molecule, basis)
-    between, how = _between(result, "orbitals")
-    if atoms is None:
-        return Share(None, UNKNOWN, UNMEASURED)
-    how = f"through the orbitals: {100 * ORBITALS:g} % of the atoms, and {how}"
-    return Share(ORBITALS * atoms + between, ESTIMATED, how)
-
-
-def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
-    """Sum of the magnitudes of a set's errors for the single atoms, Eh; None if one was not
-    measured."""
-    if basis is None:
-        return None
-    keys = basis.real_keys(molecule)
-    if basis.error_of(keys) is None:
-        return None
-    return math.fsum(abs(basis.errors[key]) for key in keys)
-
-
-def _between(result: MP2Result, role: str) -> tuple[float, str]:
-    """Possible fitting error between atoms, Eh, and how it is known."""
-    times, each = BETWEEN[role]
-    estimate = result.reference.interatomic_fitting_error
-    count = len(result.molecule.real_symbols)
-    if estimate is None:
-        bonded = bonded_atoms(result.molecule)
-        value = times * BONDED * bonded + each * count
-        return (
-            value,
-            f"{value:.1e} Eh allowed for what lies between them, {bonded} of {count} bonded",
-        )
-    value = times * estimate + each * count
-    return (
-        value,
-        f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh "
-        "each",
-    )
-
-
-def bonded_atoms(molecule: Molecule) -> int:
-    """Number of real atoms heavier than hydrogen that are bonded to another such atom."""
-    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
-    heavy = [
-        pair for pair in pairs if "H" not in (molecule.symbols[pair[0]], molecule.symbols[pair[1]])
-    ]
-    return len({atom for pair in heavy for atom in pair})
 
 
 def bond_orders_of(molecule: Molecule) -> dict[tuple[str, str], float]:

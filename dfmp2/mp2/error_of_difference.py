@@ -13,7 +13,8 @@ hydrogen; dn is the change of the number of unpaired electrons or, if larger, of
 typical error of a reaction energy is that for two molecules like this one, with one bond made and
 another one broken.
 
-The constants are defined next to those of one run, in `dfmp2.mp2.error_estimates`.
+The constants are defined next to those of one run, in `dfmp2.mp2.error_estimates` and
+`dfmp2.mp2.fitting_estimates`.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from dfmp2.mp2.error_budget import (
     Source,
 )
 from dfmp2.mp2.error_estimates import (
-    ALKALI_PAIR,
-    BONDED,
     CANCELLING,
     CHANGED,
     GRID_LEAST,
-    alkali_pairs,
     bond_orders_of,
-    bonded_atoms,
     error_sources,
     grid_changes,
+    signed_source,
+)
+from dfmp2.mp2.fitting_estimates import (
+    BONDED,
+    bonded_atoms,
+    metal_error,
     method_factor,
     open_shell_metals,
-    signed_source,
 )
 from dfmp2.options.methods import MP2
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
@@ -88,7 +90,9 @@ def combined(
         for own, run in result.terms
     ]
     measured = all(
-        result.fitting_certificate is not None and result.options.correlation is MP2
+        result.fitting_certificate is not None
+        and result.fitting_certificate.correlation_error is not None
+        and result.options.correlation is MP2
         for _, result in parts
     )
     if not measured:  # errors measured in some runs say nothing about the others
@@ -200,14 +204,14 @@ def _changed(
 ) -> tuple[float, str]:
     """Fitting errors that remain because of changed bonds and spins, Eh, and how they are known."""
     constants = CHANGED[energy]
-    between = unpaired = electrons = pairs = 0.0
+    between = unpaired = electrons = metal = 0.0
     orders: dict[tuple[str, str], float] = {}
     for weights, result in parts:
         weight = weights[which]
         between += weight * _estimated_between(result)
         unpaired += weight * (result.molecule.multiplicity - 1)
         electrons += weight * result.sizes.nelectron
-        pairs += weight * alkali_pairs(result.molecule)
+        metal += weight * metal_error(result.molecule)
         for pair, order in bond_orders_of(result.molecule).items():
             orders[pair] = orders.get(pair, 0.0) + weight * order
     bond = math.fsum(abs(order) for pair, order in orders.items() if "H" not in pair)
@@ -224,7 +228,7 @@ def _changed(
         + each * moved
     )
     if energy == "correlation":
-        value += ALKALI_PAIR * abs(pairs)
+        value += abs(metal)
         value *= max(method_factor(result) for _, result in parts)
     how = (
         f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "

@@ -42,7 +42,7 @@ from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.calculation import NOTHING, BuildB, Calculation
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.pairs import PairEnergies, PairOperands
+from dfmp2.mp2.pairs import PairEnergies, PairOperands, number_of_pairs
 from dfmp2.mp2.result import FittingCertificate
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.sizes import exact_row_shares
@@ -88,14 +88,16 @@ def certify_fit(
         again, rounding = _fitted_again(calculation, conventional, build_b)
         fitted = orbital_energies(again)
     energy, spread = estimate(fitted, rows, strata)
-    total, sampled = _pair_counts(counts, [len(picks) for picks in chosen])
+    pairs_without = number_of_pairs(
+        [count - len(picks) for count, picks in zip(counts, chosen, strict=True)]
+    )
     return FittingCertificate(
         correlation_error=pairs.opposite_spin_energy + pairs.same_spin_energy - energy,
         correlation_uncertainty=spread + rounding + RESPONSE * left + SCF_ROUNDING,
         orbitals=sum(counts),
         sampled_orbitals=sum(map(len, chosen)),
-        pairs=total,
-        sampled_pairs=sampled,
+        pairs=number_of_pairs(counts),
+        sampled_pairs=number_of_pairs(counts) - pairs_without,
         seed=SEED,
         scf_error=scf_error,
         scf_uncertainty=scf_uncertainty,
@@ -294,18 +296,6 @@ def estimate(
         return energy, 0.0
     quantile = float(stdtrit(variance**2 / math.fsum(freedom), (1 + CONFIDENCE) / 2))
     return energy, quantile * math.sqrt(variance)
-
-
-def _pair_counts(counts: Sequence[int], sampled: Sequence[int]) -> tuple[int, int]:
-    """Number of orbital pairs of both spins, and of those with an orbital that was drawn."""
-
-    def pairs(numbers: Sequence[int]) -> int:
-        return sum(n * (n + 1) // 2 for n in numbers) + (
-            math.prod(numbers) if len(numbers) == 2 else 0
-        )
-
-    left = [count - drawn for count, drawn in zip(counts, sampled, strict=True)]
-    return pairs(counts), pairs(counts) - pairs(left)
 
 
 def _plan(calculation: Calculation) -> MemoryPlan:

@@ -147,6 +147,14 @@ class TileStore(Protocol):
         """Take a finished tile; an exception raised here ends the work."""
 
 
+def number_of_pairs(orbitals: Sequence[int]) -> int:
+    """Number of orbital pairs, from the number of occupied orbitals of one spin or each."""
+    pairs = sum(n * (n + 1) // 2 for n in orbitals)
+    if len(orbitals) == 2:
+        pairs += orbitals[0] * orbitals[1]
+    return pairs
+
+
 def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: int) -> list[TileKey]:
     """All tiles of a pass: alpha, beta, alpha with beta; the largest ones of each first.
 

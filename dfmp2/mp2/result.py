@@ -102,7 +102,7 @@ class Certificate:
         return self.correlation_error <= self.tolerance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FittingCertificate:
     """Errors of the fitted integrals in this molecule, from four-centre integrals
     (`dfmp2.mp2.fitting_certificate`).
@@ -111,8 +111,12 @@ class FittingCertificate:
     orbitals.
     """
 
-    correlation_error: float = _q("hartree", "fitting error of the correlation energy")
-    correlation_uncertainty: float = _q("hartree", "half the 95 % interval of that error")
+    correlation_error: float | None = _q(
+        "hartree", "fitting error of the correlation energy; none after deriving fewer pairs", None
+    )
+    correlation_uncertainty: float | None = _q(
+        "hartree", "half the 95 % interval of that error", None
+    )
     orbitals: int = _q("", "correlated occupied orbitals, of both spins if they differ")
     sampled_orbitals: int = _q("", "number of these whose exact integrals were computed")
     pairs: int = _q("", "pairs of correlated orbitals")

@@ -411,11 +411,13 @@ def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | No
 
 
 def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
-    """Error of a fitting set, Eh: sum over the atoms, and value for each element; None if not
-    measured."""
+    """Error of a fitting set, Eh: sum over the real atoms, and value for each of their elements;
+    None if not measured."""
     if basis is None or not basis.errors:
         return None
-    return {"sum": basis.error_of(basis.real_keys(molecule)), "elements": dict(basis.errors)}
+    real = basis.real_keys(molecule)
+    elements = {key: error for key, error in basis.errors.items() if key in real}
+    return {"sum": basis.error_of(real), "elements": elements}
 
 
 def json_value(value: Any) -> Any:

@@ -125,7 +125,11 @@ def run_scf(
     NumericalError : the basis is linearly dependent
     """
     from dfmp2.scf.following import ORIGINS, find_solution, guess_density
-    from dfmp2.scf.rotation_left import final_fock_matrices, open_shell_rotation_left
+    from dfmp2.scf.rotation_left import (
+        final_fock_matrices,
+        open_shell_rotation_left,
+        turning_gain,
+    )
     from dfmp2.scf.stability import examined
 
     with shielded():
@@ -175,11 +179,13 @@ def run_scf(
             reference = _with_grid_error(solution.mf, reference, options, listener)
         if integrals.auxmole is not None and not integrals.native:
             reference = _with_fitting(solution.mf, reference)
+        gain = turning_gain(solution.mf)
     reference = replace(
         reference,
         history=np.array(solution.history).reshape(-1, 3),
         stability=solution.stability,
         rotation_left=solution.left,
+        turning_gain=gain or None,
         solutions=solutions,
     )
     return solution.mf, reference

@@ -184,6 +184,12 @@ class Reference:
     )
     dielectric_constant: float | None = _q("", "dielectric constant of the solvent", None)
     surface_points: int | None = _q("", "points on the surface of the cavity", None)
+    turning_gain: float | None = _q(
+        "hartree",
+        "energy that turning the orbitals about an axis of the nuclei gains, since these points "
+        "are less symmetric; absent if nothing turns",
+        None,
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the history has one row of three numbers per iteration."""

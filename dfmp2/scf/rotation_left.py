@@ -17,7 +17,8 @@ energy has the further term
 
     -sum_csv (f_alpha - f_beta)_vc x_vs x_sc
 
-The response of a solvent's reaction field, which makes H slightly smaller, is left out.
+H of ROHF includes the response of a solvent's reaction field, which follows the orbitals: without
+it, turning a half-filled pi shell in the field of its own density would cost energy.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.linalg import expm
 
 from dfmp2.arrays import Array
 from dfmp2.scf.kohn_sham import exact_exchange_of
@@ -41,13 +43,18 @@ from dfmp2.scf.rotations import (
     Rotation,
     Subspace,
     flattened,
+    free_turns,
+    independent,
     split,
     without,
 )
-from dfmp2.scf.solvent import solvent_potential
+from dfmp2.scf.solvent import solvent_energies, solvent_potential, solvent_response
 
 REDUCED = 0.1  # residual, as a part of f, at which the solution is good enough
 MOST_VECTORS = 30
+DIRECTIONS = 36  # in which the orbitals are turned about an axis
+# Largest change of an element of the density of orbitals as symmetric as the nuclei
+SAME_DENSITY = 1e-6
 # Eh, error of an eigenvalue from the iteration (zeros of 20 radicals: 5e-7)
 UNCERTAIN = 1e-4
 
@@ -129,17 +136,69 @@ def open_shell_rotation_left(mf: Any, fock: Array, *, single: bool, held: bool) 
     def product(x: Array) -> Array:
         turned = of_spins(x)
         images = response(turned, COULOMB[UHF])
-        for image, part, o, v in zip(images, turned, occupied_blocks, virtual_blocks, strict=True):
+        change = np.zeros((len(coeff), len(coeff)))
+        for spin, part in zip(spins, turned, strict=True):
+            change += spin.virtual @ part @ spin.occupied.T
+        reaction = solvent_response(mf, change + change.T)
+        for image, part, o, v, spin in zip(
+            images, turned, occupied_blocks, virtual_blocks, spins, strict=True
+        ):
             image += v @ part - part @ o
+            image += spin.virtual.T @ reaction @ spin.occupied
         into_open, _, out_of_open = parts(x)
         first, second, third = of_both(*images)
         first = first - out_of_open.T @ between / 2
         third = third - between @ into_open.T / 2
         return flattened([first, second, third])
 
+    free = []
+    for turn in free_turns(mf.mol, mf.get_hcore, coeff):
+        alpha, beta = (spin.virtual.T @ turn @ spin.occupied for spin in spins)
+        free.append(flattened([beta[:nopen], alpha[:, :nclosed], alpha[:, nclosed:]]))
     gradient = of_both(*gradients)
-    z = solve(product, flattened(of_both(*diagonals)), flattened(gradient))
+    z = solve(
+        product,
+        flattened(of_both(*diagonals)),
+        flattened(gradient),
+        excluded=independent(free),
+    )
     return _measured(mf, spins, gradient, of_spins(z))
+
+
+def turning_gain(mf: Any) -> float:
+    """Energy that the density of a linear molecule or an atom gains by turning about an axis of
+    the nuclei, Eh.
+
+    Without a solvent it gains nothing. The points on the surface of the cavity are less symmetric
+    than the nuclei, and a half-filled pi shell, which is too, may be left by the SCF in any
+    direction: between them the gradient is as small as in a converged SCF.
+
+    Parameters
+    ----------
+    mf : Any
+        The mean field in its solvent.
+    """
+    if vars(mf).get("with_solvent") is None:
+        return 0.0
+    total = np.asarray(mf.make_rdm1())
+    if total.ndim == 3:
+        total = total[0] + total[1]
+    coeff = np.asarray(mf.mo_coeff)
+    if coeff.ndim == 3:
+        coeff = coeff[0]
+    lowest = start = solvent_energies(mf, total)[0]
+    for turn in free_turns(mf.mol, mf.get_hcore, coeff):
+        step = expm(2 * np.pi / DIRECTIONS * coeff @ coeff.T @ turn)
+        turned = best = total
+        for _ in range(DIRECTIONS - 1):
+            turned = step @ turned @ step.T
+            if np.abs(turned - total).max() < SAME_DENSITY:
+                break
+            energy = solvent_energies(mf, turned)[0]
+            if energy < lowest:
+                lowest, best = energy, turned
+        total = best
+    return start - lowest
 
 
 def final_fock_matrices(mf: Any) -> Array:

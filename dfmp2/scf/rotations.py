@@ -140,7 +140,27 @@ def free_rotations(
     mole: Any, core: Callable[[], Array], coeff: Array, spins: Sequence[RotatedSpin]
 ) -> list[Array]:
     """Orthonormal rotations v about axes of symmetry, each as a vector of all spins; empty if the
-    orbitals are as symmetric as the nuclei, or the nuclei are not on a line.
+    orbitals are as symmetric as the nuclei, or the nuclei are not on a line. Parameters as in
+    `free_turns`."""
+    return independent(
+        [
+            flattened([spin.virtual.T @ turn @ spin.occupied for spin in spins])
+            for turn in free_turns(mole, core, coeff)
+        ]
+    )
+
+
+def independent(vectors: Sequence[Array]) -> list[Array]:
+    """Orthonormal combinations of rotations, (n,), without those that turn nothing."""
+    if not vectors:
+        return []
+    _, norms, directions = np.linalg.svd(np.stack(vectors), full_matrices=False)
+    return list(directions[norms > TURNED])
+
+
+def free_turns(mole: Any, core: Callable[[], Array], coeff: Array) -> list[Array]:
+    """Matrices of l about axes of symmetry in the basis functions, (nao, nao); empty if the nuclei
+    are not on a line.
 
     Parameters
     ----------
@@ -165,14 +185,7 @@ def free_rotations(
         generator = coeff.T @ turn @ coeff
         changes.append((hamiltonian @ generator - generator @ hamiltonian).ravel())
     squares, axes = np.linalg.eigh(np.stack(changes) @ np.stack(changes).T)
-    vectors = []
-    for axis in axes.T[squares < SYMMETRIC**2]:
-        turn = np.einsum("x,xmn->mn", axis, turns)
-        vectors.append(flattened([spin.virtual.T @ turn @ spin.occupied for spin in spins]))
-    if not vectors:
-        return []
-    _, norms, directions = np.linalg.svd(np.stack(vectors), full_matrices=False)
-    return list(directions[norms > TURNED])
+    return [np.einsum("x,xmn->mn", axis, turns) for axis in axes.T[squares < SYMMETRIC**2]]
 
 
 def lowest_rotation(

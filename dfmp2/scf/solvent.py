@@ -228,23 +228,35 @@ class ReactionField:
         total = np.asarray(dm)
         if total.ndim == 3:
             total = total[0] + total[1]
+        potential = self.v_grids_n - self._of_electrons(total)
+        charges = self.response @ potential
+        return float(charges @ potential) / 2, self._potential(charges, len(total))
+
+    def _B_dot_x(self: Any, dms: Any) -> Array:  # noqa: N802
+        """V of a change of the density, (nao, nao) Eh, to which it is linear; PySCF's name."""
+        charges = self.response @ -self._of_electrons(dms)
+        return np.asarray(self._potential(charges, len(dms)))
+
+    def _of_electrons(self, total: Array) -> Array:
+        """sum_mn D_mn (mn|L) of a density (nao, nao), for each point, Eh."""
         rows, columns = np.tril_indices(len(total))
         packed = 2 * total[rows, columns]
         packed[rows == columns] /= 2
-        electrons = np.concatenate([packed @ block for block in self._integrals()])
-        potential = self.v_grids_n - electrons
-        charges = self.response @ potential
-        energy = float(charges @ potential) / 2
-        packed[:] = 0.0
+        return np.concatenate([packed @ block for block in self._integrals()])
+
+    def _potential(self, charges: Array, nao: int) -> Array:
+        """- sum_L q_L (mn|L), (nao, nao) Eh."""
+        rows, columns = np.tril_indices(nao)
+        packed = np.zeros(len(rows))
         first = 0
         for block in self._integrals():
             last = first + block.shape[1]
             packed -= block @ charges[first:last]
             first = last
-        matrix = np.empty_like(total)
+        matrix = np.empty((nao, nao))
         matrix[rows, columns] = packed
         matrix[columns, rows] = packed
-        return energy, matrix
+        return matrix
 
     def _integrals(self) -> Iterator[Array]:
         if self.blocks is not None:
@@ -349,6 +361,16 @@ def solvent_potential(mf: Any, density: Any) -> Any:
         return 0.0
     with shielded():
         return model.kernel(density)[1]
+
+
+def solvent_response(mf: Any, change: Array) -> Array:
+    """Change of V of Eq. 2 by a change of the density of both spins together, (nao, nao) Eh; 0 in
+    the gas phase."""
+    model = vars(mf).get("with_solvent")
+    if model is None:
+        return np.zeros_like(change)
+    with shielded():
+        return np.asarray(model._B_dot_x(change))
 
 
 def solvent_record(mf: Any, density: Any) -> dict[str, Any]:

@@ -409,6 +409,8 @@ def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
         for name, (error, uncertainty) in errors.items()
         if error is not None
     ]
+    if found.correlation_error is None:
+        return [*facts, ("", "measured before pairs were left out")]
     if found.sampled_orbitals < found.orbitals:
         drawn = f", drawn at random (seed {found.seed})"
     else:
