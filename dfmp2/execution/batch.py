@@ -506,14 +506,21 @@ def read_shard(text: str) -> tuple[int, int]:
 def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """(I, N) of a task in a Slurm or AWS Batch array job; None outside one."""
     for names in SCHEDULERS:
-        if names[0] in environment:
-            index, first, count = given = [environment.get(name, "0") for name in names]
-            if not all(map(str.isdecimal, given)) or not 0 <= int(index) - int(first) < int(count):
-                wrong = f"{names[0]} = {index} is not one of {count} tasks in steps of one"
-                raise InputError(
-                    f"{wrong}: use an array such as 0-7, or pass ", Option("shard", "I/N")
-                )
-            return int(index) - int(first), int(count)
+        if names[0] not in environment:
+            continue
+        if names[2] not in environment:
+            raise InputError(
+                f"{names[0]} is set without {names[2]}, the number of tasks: set it, or pass ",
+                Option("shard", "I/N"),
+            )
+        index, first, count = given = [environment.get(name, "0") for name in names]
+        if not all(map(str.isdecimal, given)) or not 0 <= int(index) - int(first) < int(count):
+            raise InputError(
+                f"{names[0]} = {index} is not one of {count} tasks in steps of one: use an array "
+                "such as 0-7, or pass ",
+                Option("shard", "I/N"),
+            )
+        return int(index) - int(first), int(count)
     return None
 
 
