@@ -21,7 +21,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from dfmp2.cli import batch_run
-from dfmp2.errors import BackendUnavailable, InputError, Interrupted, Option, ResourceError
+from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.execution import aws as aws_jobs
 from dfmp2.execution.aws import (
     INSTANCES,
@@ -136,13 +136,6 @@ def test_an_array_has_at_most_ten_thousand_jobs(batch: Path) -> None:
     assert sent["array"]["arrayProperties"] == {"size": 10_000}
     with pytest.raises(InputError):
         make_requests(here, ASKED | {"shards": 10_001})
-
-
-@pytest.mark.parametrize("place", ["bucket/x", "s3://", "s3://b ucket", "s3://molecules/a//b"])
-def test_a_place_is_a_bucket_and_a_prefix(batch: Path, place: str) -> None:
-    with pytest.raises(InputError) as caught:
-        make_requests(read_manifest(batch / "batch.toml"), ASKED | {"s3": place})
-    assert caught.value.option == Option("s3", place)
 
 
 @pytest.mark.parametrize("name", INSTANCES)

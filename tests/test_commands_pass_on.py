@@ -128,6 +128,9 @@ WORDS: dict[str | tuple[str, str], tuple[str, ...]] = {
     "memory": ("2GB",),
     "instance": ("trn1.32xlarge",),
     "s3": ("s3://bucket/other",),
+    "queue": ("queue-new",),
+    "job_role": ("arn:aws:iam::123456789012:role/job",),
+    "execution_role": ("arn:aws:iam::123456789012:role/execution",),
     "collect": ("c.csv",),
 }
 # option -> another one that it needs

@@ -362,7 +362,7 @@ def test_items_of_a_batch_that_are_not_complete_are_left_out(
     ]
     monkeypatch.setattr(thermochemistry, "read_batch", lambda path: path)
     monkeypatch.setattr(thermochemistry, "look_items", lambda batch: rows)
-    (tmp_path / thermochemistry.LEFT_MANIFEST).touch()
+    (tmp_path / "batch.toml").touch()
     warnings: list[str] = []
     assert thermochemistry.complete_files([tmp_path], warnings.append) == [tmp_path / "a.h5"]
     count = f"incomplete items are left out ({open_items} of {open_items + 1}): {named}"

@@ -102,8 +102,10 @@ class BatchSource:
 
     @property
     def manifests(self) -> list[str]:
-        """Those of the sources that are manifests."""
-        return [name for name in self.sources if name.endswith(".toml")]
+        """Those of the sources that are manifests, or folders with one."""
+        from dfmp2.execution.manifest import holds_manifest
+
+        return [name for name in self.sources if name.endswith(".toml") or holds_manifest(name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class WorkDivision:
 
 
 @click.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
-@click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE...")
+@click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | OUTPUT | FILE...")
 @folder_options
 @click.option(
     "--workers",
@@ -177,7 +179,7 @@ def batch_run(
     **options: Any,
 ) -> int:
     """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options,
-    that is not complete.
+    that is not complete; OUTPUT is the folder of a batch of files that is to be continued.
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. With --workers, --threads are those
     of each; --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops
@@ -273,9 +275,9 @@ def _make_run(
 
         count = fetch_items(copies, [batch.items[place].name for place in mine])
         console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
-    scratch = options.get("scratch") or batch.items[0].options.scratch
-    if scratch is not None:
-        scratch = os.path.abspath(scratch)  # workers on a cluster have other working directories
+    scratch = batch.items[0].options.scratch
+    if batch.source and options.get("scratch"):  # instead of the manifest's
+        scratch = os.path.abspath(options["scratch"])
     run = BatchRun(
         batch=batch,
         inputs=inputs,
@@ -352,7 +354,7 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
     ------
     InputError : a manifest among files, options that belong in the manifest, or no --output
     """
-    from dfmp2.execution.manifest import make_batch, read_manifest
+    from dfmp2.execution.manifest import LEFT_MANIFEST, make_batch, read_batch
 
     sources = source.sources
     manifests = source.manifests
@@ -370,11 +372,14 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
             f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or "
             "files of molecules"
         )
+    manifest = manifests[0]
+    if os.path.isdir(manifest):
+        manifest = os.path.join(manifest, LEFT_MANIFEST)
     for name in options:
         if name not in OF_THE_MACHINE:
             flag = name.replace("_", "-")
-            raise InputError(f"--{flag} with a manifest: write {name} = ... into {manifests[0]}")
-    return read_manifest(manifests[0], root=source.root, output=source.output)
+            raise InputError(f"--{flag} with a manifest: write {name} = ... into {manifest}")
+    return read_batch(manifests[0], root=source.root, output=source.output)
 
 
 def _own_list(

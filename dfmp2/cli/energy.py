@@ -40,7 +40,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, Option, ResourceError
-from dfmp2.host.files import require_place
+from dfmp2.host.files import require_hdf5_name, require_place
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.progress import Listener
@@ -90,6 +90,7 @@ def prepare_command(given: Given, display: Display) -> None:
     with logged(display) as console:
         found = completed(target, display, console, verified, (read.molecule, chosen))
         if found is None:
+            require_hdf5_name(target)
             file = PreparedFile(target, overwrite=display.overwrite)
             console.stage(introduction(read))
             with (
@@ -263,6 +264,7 @@ def _compute_shard(
     from dfmp2.output.checkpoint import checkpointing
     from dfmp2.output.tile_shards import compute_shard, label, pairs_of_shard, shard_of
 
+    require_hdf5_name(target)
     place = shard_of(target, *part)
     require_place(place)
     with checkpointing(

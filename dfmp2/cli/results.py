@@ -23,7 +23,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
-from dfmp2.host.files import require_writable, write_atomically
+from dfmp2.host.files import require_hdf5_name, require_writable, write_atomically
 from dfmp2.molecule.text import printable
 from dfmp2.units import counted_text
 
@@ -263,6 +263,7 @@ def derive_command(
         **changes,
     )
     if output is not None:
+        require_hdf5_name(Path(output))
         require_writable(Path(output), overwrite=overwrite)
         signals.commit()
         hdf5.write(derived, output, overwrite=overwrite)

@@ -29,7 +29,13 @@ from dfmp2.cli.options import (
     print_report,
 )
 from dfmp2.errors import Dfmp2Error, InputError, ResourceError, ResultFileError
-from dfmp2.host.files import acquire_lock, release_lock, require_place, require_writable
+from dfmp2.host.files import (
+    acquire_lock,
+    release_lock,
+    require_hdf5_name,
+    require_place,
+    require_writable,
+)
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.options import WHOLE_RUN, Options
 from dfmp2.progress import Listener
@@ -292,6 +298,7 @@ def compute_result(
         show(stored)
         stored.require_proofs(f"; the result is in {target}")
         return
+    require_hdf5_name(target)
     # Check for an existing file after everything else
     require_place(target)
     console.stage(begun)

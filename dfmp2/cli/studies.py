@@ -24,7 +24,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, Option
-from dfmp2.host.files import OUTPUT, require_place, write_atomically
+from dfmp2.host.files import OUTPUT, require_hdf5_name, require_place, write_atomically
 from dfmp2.host.processes import start_server
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.text import printable
@@ -132,6 +132,7 @@ def run_study(
     written = {OUTPUT: target, **beside}
     named = {option.of_shell: path for option, path in written.items()}
     require_distinct({**files_read, **named, "--log": display.log})
+    require_hdf5_name(target)
     for option, path in written.items():
         # Existing files are checked by `Keeper`
         require_place(path, option=option)

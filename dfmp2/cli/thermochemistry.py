@@ -245,7 +245,7 @@ def thermo_command(
     moments of inertia; no gradient is computed. The quasi-harmonic entropy is that of Grimme
     (between oscillator and free rotor) or of Truhlar (low wavenumbers raised to the cutoff).
     """
-    from dfmp2.host.files import require_writable
+    from dfmp2.host.files import require_hdf5_name, require_writable
     from dfmp2.output.json import study_json
     from dfmp2.output.study import StudyWriter
     from dfmp2.output.text import brief_study
@@ -259,6 +259,7 @@ def thermo_command(
     where = "(not stored; --output FILE.h5 stores it)"
     if output is not None:
         where = printable(output)
+        require_hdf5_name(Path(output))
         require_writable(Path(output), overwrite=overwrite)
         signals.commit()
         writer = StudyWriter(Path(output), overwrite=overwrite)

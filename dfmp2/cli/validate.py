@@ -118,7 +118,7 @@ def validate_command(
     if shown.as_json and shown.as_markdown:
         raise InputError("--json and --markdown: choose one of them")
     prepare_libraries(threads)
-    from dfmp2.host.files import require_writable
+    from dfmp2.host.files import require_hdf5_name, require_writable
     from dfmp2.validation import entries
     from dfmp2.validation.validate import Other, Session
 
@@ -132,6 +132,7 @@ def validate_command(
         programs = [name.strip().lower() for name in against.split(",")]
     others = [Other(program, session) for program in dict.fromkeys(programs)]
     if shown.output is not None:
+        require_hdf5_name(Path(shown.output))
         require_writable(Path(shown.output), overwrite=shown.overwrite)
     rows = _compare_entries(chosen, session, others, shown, each_value=selection.chosen)
     _show_validation(rows, session, selection.table, shown)

@@ -48,10 +48,32 @@ MEBIBYTE = 2**20
 # MiB per virtual CPU without a given instance, as on compute-optimised instances
 MEMORY_PER_CPU = 1800
 LARGEST_ARRAY = 10_000  # SubmitJob, arrayProperties: "between 2 and 10,000 jobs"
+SHORTEST = 60  # s, JobTimeout: "The minimum value for the timeout is 60 seconds"
+# CreateJobQueue, jobQueueName; SubmitJob, jobQueue: "either the name or the ARN"
+QUEUE = re.compile(
+    r"(arn:aws[a-z-]*:batch:[a-z0-9-]+:[0-9]{12}:job-queue/)?[A-Za-z0-9][A-Za-z0-9_-]{0,127}"
+)
+# ContainerProperties, image, which may also end in @DIGEST
+IMAGE = re.compile(r"[A-Za-z0-9_:./#@-]{1,255}")
+# IAM API reference, Role: path and name
+ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]{0,510}/)?[A-Za-z0-9_+=,.@-]{1,64}")
 RESERVED = 512  # MiB of a container, or a tenth of it, for anything but workers
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
 # Name in a request, and option
 ROLES = {"jobRoleArn": "job_role", "executionRoleArn": "execution_role"}
+# Forms that AWS Batch accepts, by option
+FORMS = {
+    "queue": (
+        QUEUE,
+        "the name of a job queue, of up to 128 letters, digits, - and _, or its ARN, "
+        "arn:aws:batch:REGION:ACCOUNT:job-queue/NAME with the account's 12 digits",
+    ),
+    "image": (IMAGE, "the URI of a container image, up to 255 letters, digits and _:./#@-"),
+    **dict.fromkeys(
+        ROLES.values(),
+        (ROLE, "the ARN of a role, arn:aws:iam::ACCOUNT:role/NAME with the account's 12 digits"),
+    ),
+}
 # In this order, at most five; the last one applies to everything else, which would otherwise be
 # retried.
 RETRY_RULES = (
@@ -149,6 +171,14 @@ def _require_submittable(given: Mapping[str, Any]) -> None:
     for option, what in names.items():
         if not given[option]:
             raise InputError(Option(option), f" is missing: expected the name of a {what}")
+    for option, (form, expected) in FORMS.items():
+        if given[option] and form.fullmatch(given[option]) is None:
+            raise InputError(Option(option, given[option]), f": expected {expected}")
+    if given["seconds"] is not None and given["seconds"] < SHORTEST:
+        raise InputError(
+            Option("time", given["seconds"]),
+            f" s: AWS Batch takes no limit below {SHORTEST} s: allow more, or leave it out",
+        )
     if given["shards"] > LARGEST_ARRAY:
         raise InputError(
             Option("shards", given["shards"]),
@@ -156,15 +186,27 @@ def _require_submittable(given: Mapping[str, Any]) -> None:
             "shards, each of several items",
         )
     place = given["s3"].rstrip("/")
-    if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
+    if not _is_place(place):
         raise InputError(
             Option("s3", given["s3"]),
-            ": expected s3://BUCKET/PREFIX with the lower-case name of a bucket",
+            ": expected s3://BUCKET/PREFIX; the name of a bucket has 3 to 63 lower-case letters, "
+            "digits, - and .",
         )
     if given["output"] is not None:
         raise InputError(
             Option("output", given["output"]), f": results go to {place}/results: leave it out"
         )
+
+
+def _is_place(text: str) -> bool:
+    """Whether a text is s3://BUCKET/PREFIX with a bucket that may exist.
+
+    Source: Amazon S3 user guide, "General purpose bucket naming rules".
+    """
+    place = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[^/\s]+)*", text)
+    if place is None or ".." in place[1]:
+        return False
+    return re.fullmatch(r"[0-9]+(\.[0-9]+){3}", place[1]) is None  # no IP address
 
 
 def _container(given: Mapping[str, Any], kind: str, lane: str | None) -> Instance:

@@ -379,11 +379,11 @@ class Work(NamedTuple):
     load: Workload | None = None
 
 
-def works(inputs: Sequence[Input]) -> list[Work]:
+def works(inputs: Sequence[Input], loads: Mapping[str, Workload] | None = None) -> list[Work]:
     """The work of all items. Sizes follow from atoms and options, so each composition is examined
-    only once."""
+    only once, and not at all if it is among the `loads` that are known."""
     import_pyscf()
-    found, known = [], dict[str, Workload]()
+    found, known = [], dict(loads or {})
     for place, (item, molecule, *_) in enumerate(inputs):
         series, load = f"alone {place}", None
         if not isinstance(molecule, InputError):
@@ -506,14 +506,15 @@ def read_shard(text: str) -> tuple[int, int]:
 def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """(I, N) of a task in a Slurm or AWS Batch array job; None outside one."""
     for names in SCHEDULERS:
-        if names[0] in environment:
-            index, first, count = given = [environment.get(name, "0") for name in names]
-            if not all(map(str.isdecimal, given)) or not 0 <= int(index) - int(first) < int(count):
-                wrong = f"{names[0]} = {index} is not one of {count} tasks in steps of one"
-                raise InputError(
-                    f"{wrong}: use an array such as 0-7, or pass ", Option("shard", "I/N")
-                )
+        if names[0] not in environment:
+            continue
+        index, first, count = given = [environment.get(name, "0") for name in names]
+        if all(map(str.isdecimal, given)) and 0 <= int(index) - int(first) < int(count):
             return int(index) - int(first), int(count)
+        wrong = f"= {index} is not one of {count} tasks in steps of one: use an array such as 0-7"
+        if names[2] not in environment:
+            wrong = f"is set without {names[2]}, the number of tasks: set it"
+        raise InputError(f"{names[0]} {wrong}, or pass ", Option("shard", "I/N"))
     return None
 
 

@@ -184,8 +184,14 @@ def _batch_of(file: str, table: Mapping[str, Any], root: Path, output: str | Pat
     common = _read_values(table, ("output", "item"), file)
     tables = _tables_of_items(table, file)
     if output is None and "output" not in table:
+        advice = ""
+        if _is_left(table):
+            folder = Path(file).parent
+            advice = (
+                f"if dfmp2 batch run FILE... left this manifest, name its folder, {folder}; or "
+            )
         raise InputError(
-            'no output: add output = "FOLDER", or pass ',
+            f'no output: {advice}add output = "FOLDER", or pass ',
             Option("output", Placeholder("FOLDER")),
             file=file,
         )
@@ -256,6 +262,11 @@ def read_batch(
             Option("root", Placeholder("DIR")),
         )
     return _batch_of(file, table, Path(root or folder.anchor or "/"), output or folder)
+
+
+def holds_manifest(folder: str | Path) -> bool:
+    """Whether a folder holds the manifest of a batch, which `read_batch` reads."""
+    return os.path.isfile(os.path.join(folder, LEFT_MANIFEST))
 
 
 def _is_left(table: Mapping[str, Any]) -> bool:

@@ -13,6 +13,8 @@ from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.host.scratch import require_space
 from dfmp2.planning.plan import PlannedRun
+from dfmp2.planning.sizes import Workload
+from dfmp2.planning.system import workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ def foresee_shards(
     inputs = read_inputs(batch)
     prospects = _prospects(inputs, share)
     rows, parts = dict[int, dict[str, Any]](), []
-    for number, members in enumerate(shards(works(inputs), count, chained=chained)):
+    items = works(inputs, _loads(inputs, prospects))
+    for number, members in enumerate(shards(items, count, chained=chained)):
         for work in members:
             row = _row(inputs[work.place], work, number, prospects[work.place])
             rows[work.place] = row | {"error": str(batch.worded(row["error"]))}
@@ -93,6 +96,20 @@ def _prospects(inputs: list[Input], share: WorkerShare) -> list[Prospect]:
         else:
             found.append(Prospect(run, None))
     return found
+
+
+def _loads(inputs: list[Input], prospects: list[Prospect]) -> dict[str, Workload]:
+    """The sizes of planned items by composition, as `works` finds them."""
+    loads = dict[str, Workload]()
+    for (item, molecule, *_), prospect in zip(inputs, prospects, strict=True):
+        run = prospect.run
+        if run is None or isinstance(molecule, InputError):
+            continue
+        composition = composition_of(molecule, item.options)
+        if composition not in loads:
+            options = item.options.settled(molecule.multiplicity)
+            loads[composition] = workload(run.system, options, run.core, run.kind)
+    return loads
 
 
 def _row(given: Input, work: Work, shard: int, prospect: Prospect) -> dict[str, Any]:

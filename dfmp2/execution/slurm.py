@@ -23,7 +23,7 @@ from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.errors.messages import Placeholder
 from dfmp2.execution.collect import Destination
 from dfmp2.execution.manifest import COMPILED, Batch, slug
-from dfmp2.host.files import require_writable
+from dfmp2.host.files import require_hdf5_name, require_writable
 from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.identity import method_differences, method_of, with_common_basis
@@ -135,6 +135,7 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
         given["output"]
         or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5"
     )
+    require_hdf5_name(result)
     require_writable(result, overwrite=False)
     energy = [
         "energy",

@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import platform
+import re
 import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,11 @@ NO_FILE = (0, 0)
 OUTPUT = Option("output")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE = 10_000  # bytes; no file with a result is smaller
+# Endings of files that hold text
+TEXT = re.compile(
+    r"\.(csv|dat|extxyz|html?|inp|json|log|md|mol|molden|out|pdb|sdf|svg|toml|txt|xyz)",
+    re.IGNORECASE,
+)
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
@@ -263,6 +269,14 @@ def require_place(
             f"the disk of {folder} has {available} free and at least {needed} are needed: free some "
             "space or choose another folder with ",
             option,
+        )
+
+
+def require_hdf5_name(target: Path, option: Option = OUTPUT) -> None:
+    """Raise InputError for the name of a text file, given by `option` for a file in HDF5."""
+    if TEXT.fullmatch(target.suffix):
+        raise InputError(
+            option.of(str(target)), ": the file is HDF5, not text: expected a name ending in .h5"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from dfmp2.errors import InputError, Option
 from dfmp2.execution.items import look_items
-from dfmp2.execution.manifest import LEFT_MANIFEST, read_batch
+from dfmp2.execution.manifest import holds_manifest, read_batch
 from dfmp2.interop.python import NoKeywords, public, read_molecule
 from dfmp2.interop.studies import (
     CompositeKeywords,
@@ -155,7 +155,7 @@ def complete_files(
     files: list[Path] = []
     for source in sources:
         path = Path(source)
-        if path.is_dir() and not os.path.isfile(path / LEFT_MANIFEST):
+        if path.is_dir() and not holds_manifest(path):
             files += sorted(path.glob("*.h5"))
         elif path.is_dir() or path.suffix == ".toml":
             files += _complete_items(source, warn)

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, Option
+from dfmp2.molecule.atom_words import read_symbol, without_ghost_mark
 from dfmp2.molecule.comment import (
     Statement,
     charges_of_formulas,
@@ -36,7 +37,7 @@ from dfmp2.molecule.comment import (
     settle,
     statements,
 )
-from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol, require_usual_mass
+from dfmp2.molecule.elements import SYMBOLS, require_usual_mass
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
 from dfmp2.molecule.text import name_of_file, printable, read_text, shown
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
@@ -49,7 +50,6 @@ MOST_FRAMES = 10_000
 MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
 MAX_LINE = 4096  # characters of an atom line
 UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
-DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
 
 _UNIT = re.compile(  # units=bohr; coordinates in a.u.
     r"(?<![\w-])(?<!energy )(?:units?|coord(?:inate)?s?|geometry|positions?)\s*[:=]?\s*"
@@ -67,8 +67,6 @@ _LOOKALIKES = {
     "\u2013": "dash",
     "\u2212": "minus",
 }
-_GHOST = re.compile(r"(?i)@(.+)|gh\((.+)\)|(?:ghost[-_:]|x-|bq)([a-z]{1,2})|([a-z]{1,2})(?::|-bq)")
-_LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
 _QUOTED_NUMBER = re.compile(r"""["'{]\s*[+-]?[0-9./]{1,20}[+-]?\s*["'}]""")
 # Keys whose quoted values are read as charge and spin, also those that are words.
@@ -376,7 +374,7 @@ def _real_symbols(rows: list[str], place: int) -> list[str]:
     for row in rows:
         for word in row.split()[place : place + 1]:
             with suppress(InputError):
-                symbol, ghost = _read_symbol(word)
+                symbol, ghost = read_symbol(word)
                 if not ghost:
                     symbols.append(symbol)
     return symbols
@@ -444,7 +442,7 @@ def _require_usual_masses(pairs: dict[str, list[str]], rows: list[str]) -> None:
             continue
         for number, row in enumerate(rows, start=3):
             words = row.split()
-            symbol, _ = _read_symbol(words[places["species"][0]])
+            symbol, _ = read_symbol(words[places["species"][0]])
             try:
                 require_usual_mass(symbol, read_number(words[places[name][0]]))
             except InputError as error:
@@ -512,7 +510,7 @@ def _read_atom(
                 f"{shown(line) if words else 'blank line'}: expected a symbol and x, y, z"
             )
         species, first, _ = columns or (0, 1, 4)
-        symbol, ghost = _read_symbol(words[species])
+        symbol, ghost = read_symbol(words[species])
         point = tuple(read_number(word) * scale for word in words[first : first + 3])
         if max(map(abs, point)) >= MAX_COORDINATE:
             raise InputError(
@@ -545,36 +543,8 @@ def _is_atom(line: str) -> bool:
     words = line.replace("\u2212", "-").replace(",", ".").split()
     if len(words) < 4 or not all(map(_NUMBER.fullmatch, words[1:])):
         return False
-    symbol, _ = _of_ghost(words[0])
+    symbol, _ = without_ghost_mark(words[0])
     return symbol.capitalize() in SYMBOLS
-
-
-def _of_ghost(word: str) -> tuple[str, bool]:
-    """The symbol in a word, and whether the word marks a ghost."""
-    ghost = _GHOST.fullmatch(word)
-    if ghost is None:
-        return word, False
-    (symbol,) = filter(None, ghost.groups())
-    return symbol, True
-
-
-def _read_symbol(word: str) -> tuple[str, bool]:
-    inner, ghost = _of_ghost(word)
-    if inner.lower() in DUMMIES:
-        raise InputError(
-            f"{shown(word)} is a dummy atom: remove it and lower the count, or write @O for a "
-            "ghost O"
-        )
-    if re.fullmatch("[0-9]{1,3}", inner):
-        return element_symbol(int(inner)), ghost
-    label = _LABEL.fullmatch(inner)
-    if label:
-        plain = (label[1] or label[2]).capitalize()
-    else:
-        plain = ""
-    if plain in SYMBOLS:
-        raise InputError(f"{shown(word)} is a label or isotope, not a symbol: write {plain}")
-    return normalise_symbol(inner), ghost
 
 
 def read_number(word: str) -> float:

@@ -292,9 +292,10 @@ def method(result: MP2Result) -> dict[str, str]:
 
 def method_of(options: Options) -> dict[str, str]:
     """The options of METHOD as text; of a double hybrid the functional and the correction that
-    they request together."""
+    they request together, and of kappa-mp2 the number that counts, also if it is the default."""
     given = {name: getattr(options, name) for name in METHOD}
     given["basis"] = with_contents(options.basis)
+    given["kappa"] = options.regulariser
     given["dispersion"] = None
     row = options.double_hybrid
     if row is not None:

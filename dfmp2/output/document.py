@@ -252,7 +252,9 @@ def shortened_lines(message: str, width: int, most: int) -> list[str]:
     room = max(1, most - len(advice))
     if len(facts) <= room:
         return lines
-    last_fact = _fitting(facts[room - 1], width - len(ELLIPSIS)).rstrip()
+    room_for_words = width - len(ELLIPSIS)
+    # Whole words, since part of a number would be another number
+    last_fact = _fitting(wrap_text(facts[room - 1], room_for_words)[0], room_for_words)
     return [*facts[: room - 1], last_fact + ELLIPSIS, *advice]
 
 

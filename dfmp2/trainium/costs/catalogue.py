@@ -129,6 +129,7 @@ def _pairs(shape: Shape) -> int:
 
 
 MATRICES = ("M", "N", "K")  # A (K, M), B (K, N)
+ONE_MATRIX = ("1", "N", "K")  # A (K, N); the first number of a shape must be 1
 KERNELS = (
     Row(
         name="pair_energy",
@@ -178,7 +179,7 @@ KERNELS = (
         about="A^t A, one triangle computed; --shape 1,N,K",
         calls=lambda shape, *_: (calls.syrk_call(shape.naux, shape.nvir),),
         multiplications=lambda shape: shape.naux * shape.nvir * (shape.nvir + 1) // 2,
-        sizes=MATRICES,
+        sizes=ONE_MATRIX,
     ),
     Row(
         name="trsm",
@@ -186,7 +187,7 @@ KERNELS = (
         about="triangular solve of order K for N columns; --shape 1,N,K",
         calls=lambda shape, *_: (calls.trsm_call(shape.naux, shape.nvir),),
         multiplications=lambda shape: shape.naux * (shape.naux + 1) // 2 * shape.nvir,
-        sizes=MATRICES,
+        sizes=ONE_MATRIX,
     ),
     Row(
         name="mp2_energy",
@@ -217,9 +218,15 @@ def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Pric
 
     Raises
     ------
-    InputError : unknown variant
+    InputError : unknown variant, or an M that the kernel does not have
     KernelError : the kernel does not fit into the memory of a core
     """
+    if row.sizes == ONE_MATRIX and shape.nocc != 1:
+        sizes = ",".join(map(str, shape))
+        raise InputError(
+            Option("shape", sizes),
+            f": {row.name} has no M: expected 1,N,K, such as 1,{shape.nvir},{shape.naux}",
+        )
     offered = row.variants(shape, chip.target)
     if variant is not None and variant not in offered:
         raise InputError(
@@ -428,7 +435,8 @@ def price_dict(price: Price, trace: Trace) -> dict[str, Any]:
 def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -> str:
     """The engine table of a shape, as text."""
     found = price_dict(price, trace)
-    sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
+    named = [pair for pair in zip(row.sizes, shape, strict=True) if pair[0] != "1"]
+    sizes = ", ".join(f"{name} {size}" for name, size in named)
     lines = [
         f"{row.name}, {sizes}: predicted, not measured",
         f"variant {price.variant}: calls {price.calls}, programs {price.neffs}; one {chip.name} "
