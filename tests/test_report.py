@@ -151,12 +151,12 @@ def test_a_molecule_without_input_text_says_so(result):
 
 
 def test_labels_of_small_balls_are_small():
-    """They also lie nearer to the middle."""
+    """They also lie nearer to the middle. No ball is larger than in a small molecule."""
     chain = [[2.6 * k, 0.3 * (k % 2), 0.0] for k in range(18)]
-    for count, cls, drop in ((3, "symbol", "5"), (18, "symbol mid", "4")):
+    for count, cls, drop, size in ((3, "symbol", "5", "23"), (18, "symbol mid", "4", "8.21")):
         drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
-        labels = [value for tag, name, value in drawn.attributes if (tag, name) == ("text", "y")]
-        assert labels == [drop] * count and drawn.values("class").count(cls) == count
+        assert drawn.values("y") == [drop] * count and drawn.values("class").count(cls) == count
+        assert drawn.values("r") == [size] * count
 
 
 def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
@@ -517,6 +517,8 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
             part = matrix[i * block : (i + 1) * block, j * block : (j + 1) * block]
             assert value == pytest.approx(part.sum(), rel=1e-12)
     svg = drawn.draw()
+    width, squares = map(float, re.findall(r' width="([\d.]+)"', svg)[:2])
+    assert 46 + squares < width <= 468  # all of them, within the width of the page
     legend = re.findall(r">\u22121\.0([^<]*)<", svg)
     assert legend == ["", *(f" \u00d7 10\u207b{power}" for power in "¹²³⁴")]
     sides = [float(side) for side in re.findall(r'<rect class="l.*? width="([\d.]+)"', svg)]
