@@ -138,6 +138,7 @@ NEEDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("*", "cutoff"): ("--quasi-harmonic", "grimme"),
     ("*", "delta_program"): ("--delta", "ccsd(t)/cc-pvdz"),
     ("*", "point_charge_units"): ("--point-charges", "q.txt"),
+    ("reaction", "allow_gradient"): ("--frequencies",),
     ("reaction", "convergence"): ("--optimize",),
     ("reaction", "max_steps"): ("--optimize",),
     ("scan", "convergence"): ("--relaxed",),

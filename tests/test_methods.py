@@ -175,7 +175,7 @@ def test_studies_have_the_energies_of_the_method() -> None:
     assert points.table["relative_energy"].values == pytest.approx(
         (energies - energies.min()) * 2625.4996394799
     )
-    assert points.table["total_energy"].values == tuple(energies)
+    assert points.table["total_energy"].values == list(energies)
 
 
 def test_no_kappa_on_a_device_without_it() -> None:

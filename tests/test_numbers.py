@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from dfmp2.host.provenance import Memory, Provenance, Storage
+from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.mp2 import result
 from dfmp2.output import dataset
 from dfmp2.output.json import UNITS_OF_NUMBERS
@@ -82,7 +82,11 @@ def test_a_number_has_a_unit_a_description_and_a_line_on_the_page(field: Any) ->
 # --- numbers of studies, plans and tables ---------------------------------------------------------
 
 STUDIES = ROOT / "dfmp2" / "studies"
-OUTPUTS = ROOT / "tests" / "data" / "outputs"
+OF_STUDIES = re.compile(
+    r"\$ (?:whole )?dfmp2 "
+    "(?:cbs|frequencies|interaction|irc|optimize|rank|reaction|run|scan|show|thermo) "
+)
+SESSIONS = ROOT / "tests" / "data" / "sessions"
 PREFIXES = ("functional_", "exx_", "dispersion_", "correlation_", "delta_", "scf_") + tuple(
     f"{of}_correlation_"
     for of in ("mp2", "mp2_same_spin", "mp2_opposite_spin", "scs_mp2", "sos_mp2", "scaled_mp2")
@@ -98,7 +102,7 @@ OTHER_FORMS = (  # of names that contain those of atoms, species or basis sets
     (r".*_energy_[a-z]+-.*", "total_energy_BASIS"),
 )
 # Words and places rather than names of numbers: densities, elements, positions of atoms.
-WITHOUT_NAME = {"scf", "unrelaxed", "relaxed", "geometry", "H", "He", "O"}
+WITHOUT_NAME = {"scf", "unrelaxed", "relaxed", "geometry", "code", "frame", "shapes"}
 
 
 def on_the_page(name: str) -> bool:
@@ -117,15 +121,19 @@ def on_the_page(name: str) -> bool:
 
 
 def stored_numbers() -> Iterator[str]:
-    """Names of the numbers in the JSON of every command in tests/data/outputs."""
-    for file in OUTPUTS.glob("*.txt"):
+    """Names of the numbers in the JSON of the commands in tests/data/sessions."""
+    for file in SESSIONS.glob("*.txt"):
+        command = ""
         for line in file.read_text().splitlines():
-            kind, _, rest = line.partition(" ")
-            path, _, text = rest.partition(" ")
-            if kind == "json" and isinstance(json.loads(text), float | int) and text[0] not in "tf":
-                parts = [part for part in path.split("/") if part and not part.isdigit()]
-                if not path.endswith("[]") and parts[-1] not in WITHOUT_NAME:
-                    yield parts[-1]
+            if line.startswith(("$ ", ">>> ")):
+                command = line
+            path, _, text = line.strip().partition(" ")
+            names = [part for part in path.split("/") if part and not part.isdigit()]
+            if not names or not OF_STUDIES.match(command) or "--json" not in command:
+                continue
+            number = re.fullmatch(r"-?[0-9.]+(e[-+][0-9]+)?", text)
+            if number and not path.endswith("[]") and names[-1] not in {*WITHOUT_NAME, *SYMBOLS}:
+                yield names[-1]
 
 
 def written_numbers() -> Iterator[str]:

@@ -239,7 +239,7 @@ def test_a_reaction_gets_what_it_was_given(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plans, species = Asked(), Asked()
-    monkeypatch.setattr(thermochemistry, "ReactionPlan", plans.take)
+    monkeypatch.setattr(thermochemistry, "make_reaction_plan", plans.take)
     monkeypatch.setattr(thermochemistry, "read_species", species.take)
     for name in ("a", "b"):
         (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.8\n")

@@ -373,7 +373,7 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
         raise InputError(
             Option("relaxed", True),
             " optimises each geometry in one basis, without a correction: name one basis, and scan "
-            "the geometries that are found with the ",
+            "the geometries that are found with ",
             Option("basis", scan.options.basis),
         )
     require_no_ghosts(molecule)
