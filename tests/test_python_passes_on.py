@@ -22,6 +22,7 @@ from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import make_conditions
+from dfmp2.studies.reaction import ReactionPlan
 from tests.awkward import MOLECULES
 from tests.recorded import recorded_error
 
@@ -238,8 +239,7 @@ def test_a_scan_gets_what_it_was_given(
 def test_a_reaction_gets_what_it_was_given(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plans, species = Asked(), Asked()
-    monkeypatch.setattr(thermochemistry, "make_reaction_plan", plans.take)
+    species = Asked()
     monkeypatch.setattr(thermochemistry, "read_species", species.take)
     for name in ("a", "b"):
         (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.8\n")
@@ -267,18 +267,12 @@ def test_a_reaction_gets_what_it_was_given(
         overwrite=True,
         **HOW,
     )
-    everything = {**plans, **species, **asked}
-    reaction = next(
-        one
-        for noted in (plans, species, asked)
-        for one in (*noted["given"], *noted.values())
-        if hasattr(one, "transition_states")
-    )
+    reaction = next(one for one in species["given"] if hasattr(one, "transition_states"))
     assert [number for number, _ in reaction.reactants] == [2, 1]
     assert [number for number, _ in reaction.products] == [3]
     assert (reaction.charges, reaction.multiplicities) == ({"a": 1}, {"b": 3})
     assert (reaction.symmetry_numbers, list(reaction.transition_states)) == ({"a": 2}, ["b"])
-    said = [*everything.values(), *plans["given"], *species["given"], *asked["given"]]
+    plan = next(one for one in asked["given"] if isinstance(one, ReactionPlan))
     gas = make_conditions(
         temperature=320.0,
         pressure=None,
@@ -287,15 +281,16 @@ def test_a_reaction_gets_what_it_was_given(
         quasi_harmonic="grimme",
         cutoff=80.0,
     )
-    assert gas in said and Search(convergence="GAU_LOOSE", max_steps=5) in said
+    search = Search(convergence="GAU_LOOSE", max_steps=5)
+    assert plan == ReactionPlan(search, frequencies=True, gas=gas, allow_gradient=True)
     assert asked["command"] == "dfmp2.reaction" and "elsewhere" in asked
     assert asked["elsewhere"].workers == 2
     assert species["given"][1] == "bohr"
     dfmp2.reaction(
         str(tmp_path / "a.xyz"), RADICAL, "sto-3g", pressure=2e5, optimize=True, frequencies=True
     )
-    said = [*plans.values(), *plans["given"], *asked.values(), *asked["given"]]
-    assert Search() in said and make_conditions(pressure=2e5) in said
+    plan = next(one for one in asked["given"] if isinstance(one, ReactionPlan))
+    assert (plan.optimize, plan.gas) == (Search(), make_conditions(pressure=2e5))
 
 
 # --- stored Hessians and conformers ---------------------------------------------------------------
