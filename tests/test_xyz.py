@@ -97,10 +97,14 @@ def test_ghosts() -> None:
         "GHOST_H",
         "X-H",
         "Cl:",
+        "ghost-8",
+        "8:",
+        "GhostO",
+        "Bq-O",
     ]
     atoms = "\n".join(f"{word} 0 0 {2 * number}" for number, word in enumerate(words))
-    labels = ["O", "@H", "@H", "@O", "@Cl", *["@H"] * 6, "@Cl"]
-    assert parse(f"12\n\n{atoms}").molecule.labels == tuple(labels)
+    labels = ["O", "@H", "@H", "@O", "@Cl", *["@H"] * 6, "@Cl", *["@O"] * 4]
+    assert parse(f"16\n\n{atoms}").molecule.labels == tuple(labels)
 
 
 @pytest.mark.parametrize(

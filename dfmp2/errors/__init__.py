@@ -79,7 +79,8 @@ class Dfmp2Error(Exception):
 
     Attributes
     ----------
-    message : what `str` shows in the syntax of the front end
+    message : the parts; as a text, in the words of the command line. `str` of the error is in those
+        of the front end.
     goes_on : whether repeating the command can help
     """
 

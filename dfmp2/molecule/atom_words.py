@@ -10,7 +10,12 @@ from dfmp2.molecule.text import shown
 
 DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
 
-_GHOST = re.compile(r"(?i)@(.+)|gh\((.+)\)|(?:ghost[-_:]|x-|bq)([a-z]{1,2})|([a-z]{1,2})(?::|-bq)")
+# A number needs a separator: Bq1 and ghost1 are the first of several dummy atoms or ghosts
+_SYMBOL = "[a-z]{1,2}[0-9]*"  # possibly with a label, which is refused
+_GHOST = re.compile(
+    rf"(?i)@(.+)|gh\((.+)\)|ghost[-_:]([0-9]+)|(?:ghost[-_:]?|x-|bq-?)({_SYMBOL})"
+    rf"|({_SYMBOL}|[0-9]+)(?::|-bq)"
+)
 _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 
 
@@ -44,5 +49,6 @@ def read_symbol(word: str) -> tuple[str, bool]:
     else:
         plain = ""
     if plain in SYMBOLS:
-        raise InputError(f"{shown(word)} is a label or isotope, not a symbol: write {plain}")
+        mark = "@" if ghost else ""
+        raise InputError(f"{shown(word)} is a label or isotope, not a symbol: write {mark}{plain}")
     return normalise_symbol(inner), ghost

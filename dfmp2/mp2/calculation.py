@@ -356,7 +356,9 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
                 raise ResourceError("the numbers do not match their hash")
             tensors.append(tensor)
     except ResourceError as error:
-        calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
+        calculation.listener.stage(
+            Message(f"fitted integrals in {kept.folder} are not used: ", error.message)
+        )
         space.close()
         return None
     return FittedIntegrals(tensors, Metric(kept.condition, kept.dropped, kept.threshold))

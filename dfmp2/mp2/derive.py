@@ -399,7 +399,15 @@ def _of_scf_alone(
     certificate: FittingCertificate | None, orbitals: Sequence[int]
 ) -> FittingCertificate | None:
     """What remains of a fitting certificate if pairs are left out: the error of E(SCF), None if it
-    was not measured; with `orbitals` correlated ones of each spin that has its own."""
+    was not measured.
+
+    Parameters
+    ----------
+    certificate : FittingCertificate or None
+        That of the result with all pairs.
+    orbitals : sequence of int
+        Correlated occupied orbitals, one number for each spin if they differ.
+    """
     if certificate is None or certificate.scf_error is None:
         return None
     return replace(

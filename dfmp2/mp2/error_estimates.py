@@ -374,7 +374,7 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
 
 
 def _with_turning(share: Share, reference: Reference, factor: float) -> Share:
-    """The share with what turning the orbitals on the surface in a solvent changes."""
+    """The share plus `factor` times the turning gain."""
     if reference.turning_gain is None or share.value is None:
         return share
     value = factor * reference.turning_gain

@@ -112,7 +112,9 @@ class FittingCertificate:
     """
 
     correlation_error: float | None = _q(
-        "hartree", "fitting error of the correlation energy; none after deriving fewer pairs", None
+        "hartree",
+        "fitting error of the correlation energy; absent if pairs were left out by derive",
+        None,
     )
     correlation_uncertainty: float | None = _q(
         "hartree", "half the 95 % interval of that error", None

@@ -25,6 +25,7 @@ from dfmp2.errors import (
     ForeignCheckpoint,
     InputError,
     Interrupted,
+    Message,
     Option,
     ResourceError,
     ResultFileError,
@@ -118,7 +119,7 @@ class FileCheckpoint(Checkpoint):
         except ForeignCheckpoint as error:
             if not self._replace_foreign:
                 raise
-            listener.note(f"starting from the beginning: {error}")
+            listener.note(Message("starting from the beginning: ", error.message))
             return
         self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
         self.orbitals = None if self._in_batch else found.orbitals
@@ -187,7 +188,9 @@ class FileCheckpoint(Checkpoint):
                 raise
             if not self._failed:
                 self._listener.warning(
-                    f"no checkpoint could be saved, the run continues without: {error}"
+                    Message(
+                        "no checkpoint could be saved, the run continues without: ", error.message
+                    )
                 )
             self._failed = True
         now = time.monotonic()

@@ -198,7 +198,7 @@ def find_solution(
             if start == options.scf_starts and best is None:
                 raise
             log.add(start, name, None, None)
-            listener.stage(f"start {start} did not converge: {error}")
+            listener.stage(Message(f"start {start} did not converge: ", error.message))
             continue
         found = _follow(
             FollowedSolution(solved[0], name, *solved[1:]),

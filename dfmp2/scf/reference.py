@@ -186,8 +186,8 @@ class Reference:
     surface_points: int | None = _q("", "points on the surface of the cavity", None)
     turning_gain: float | None = _q(
         "hartree",
-        "energy that turning the orbitals about an axis of the nuclei gains, since these points "
-        "are less symmetric; absent if nothing turns",
+        "lowering of the energy by turning the orbitals about an axis of the nuclei on the surface "
+        "of the cavity; absent if there is none",
         None,
     )
 

@@ -170,8 +170,8 @@ def turning_gain(mf: Any) -> float:
     the nuclei, Eh.
 
     Without a solvent it gains nothing. The points on the surface of the cavity are less symmetric
-    than the nuclei, and a half-filled pi shell, which is too, may be left by the SCF in any
-    direction: between them the gradient is as small as in a converged SCF.
+    than the nuclei. The SCF may leave a half-filled pi shell pointing in any direction, since the
+    gradient about the axis is below its tolerance.
 
     Parameters
     ----------
@@ -180,14 +180,17 @@ def turning_gain(mf: Any) -> float:
     """
     if vars(mf).get("with_solvent") is None:
         return 0.0
-    total = np.asarray(mf.make_rdm1())
-    if total.ndim == 3:
-        total = total[0] + total[1]
     coeff = np.asarray(mf.mo_coeff)
     if coeff.ndim == 3:
         coeff = coeff[0]
+    turns = free_turns(mf.mol, mf.get_hcore, coeff)
+    if not turns:
+        return 0.0
+    total = np.asarray(mf.make_rdm1())
+    if total.ndim == 3:
+        total = total[0] + total[1]
     lowest = start = solvent_energies(mf, total)[0]
-    for turn in free_turns(mf.mol, mf.get_hcore, coeff):
+    for turn in turns:
         step = expm(2 * np.pi / DIRECTIONS * coeff @ coeff.T @ turn)
         turned = best = total
         for _ in range(DIRECTIONS - 1):

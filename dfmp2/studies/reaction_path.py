@@ -258,8 +258,6 @@ class _Descent:
             name=last, who=last, molecule=results[last].molecule, options=self._top.options
         )
         left = self._search.max_steps - number
-        if left < 1:
-            raise _too_short(side, number)
         rest = replace(self._search, max_steps=left)
         course = Course(first, rest, self._listener, prefix=f"{side}-minimum-")
         try:

@@ -69,9 +69,9 @@ def find_result(
     if second is not None:
         modes = vibrations(molecule, second, np.zeros((len(second), 3)))
         options = result.options
-        factor = scale_factor(conditions.scale, result.method, options.basis, options.frozen_core)[
-            0
-        ]
+        factor, _ = scale_factor(
+            conditions.scale, result.method, options.basis, options.frozen_core
+        )
         wavenumbers = modes.wavenumber * factor
         imaginary = int((modes.force_constant / MDYNE_PER_ANGSTROM < -NOISE).sum())
     species = course.species

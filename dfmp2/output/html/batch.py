@@ -61,8 +61,8 @@ class BatchRow(NamedTuple):
     ----------
     name, state : name of the item, and one of STATES
     seconds : wall time, s
-    cells : formula, basis functions, energy of the mean field, E(corr), E(total), backend and number
-        of warnings of a complete item, as text
+    cells : formula, basis functions, energy of the mean field, E(corr), dispersion energy, E(total),
+        backend and number of warnings of a complete item, as text
     sign : symbol of the energy of the mean field
     method : settings that make its energies comparable, by name
     asked : the requested method and quantities
