@@ -355,7 +355,8 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(f"{line}\n" for line in below))
         elif head.startswith("$ "):
-            now = of_command(shlex.split(head.removeprefix("$ ")))
+            with serving(PYTHON):  # so that the command has to choose its own words
+                now = of_command(shlex.split(head.removeprefix("$ ")))
         elif head.startswith(">>> "):
             with pytest.MonkeyPatch.context() as patch, serving(PYTHON):
                 fix_host(patch)

@@ -487,12 +487,15 @@ def test_importing_loads_neither_pyscf_nor_numpy() -> None:
         "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; "
         "print(sorted({'pyscf', 'numpy', 'torch', "
     )
-    code += "'pandas'} & set(sys.modules)))"
+    code += "'pandas'} & set(sys.modules)))\n"
+    # In a process of its own, errors are in Python's words; this one has those of the command line.
+    code += "try: dfmp2.Options(basis='sto-3g', scf_max_cycles=-1)\n"
+    code += "except dfmp2.InputError as error: print(str(error)[:17])"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout
-        == "[]\n"
+        == "[]\nscf_max_cycles=-1\n"
     )
 
 

@@ -218,12 +218,13 @@ def test_a_hessian_of_another_geometry_is_said(angstrom: float, said: bool) -> N
 
 
 def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On either side, until the minimum is found or there are no more steps."""
+    """On either side, until the minimum is found or there are no more steps. A minimum found with
+    the last step needs no further one."""
     top = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
     step = Step(name=reaction_path.TOP, who="", molecule=top, options=Options("sto-3g"))
     heard: list[str] = []
     descent = reaction_path._Descent.__new__(reaction_path._Descent)
-    descent._top, descent._search, descent._hessian = step, Search(), None
+    descent._top, descent._search, descent._hessian = step, Search(max_steps=4), None
     descent._listener = SimpleNamespace(note=heard.append)
     descent.sides, descent.minima = {"backward": [], "forward": []}, {}
     monkeypatch.setattr(reaction_path, "GeomeTRIC", FakeDescent)

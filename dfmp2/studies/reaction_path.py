@@ -258,10 +258,13 @@ class _Descent:
             name=last, who=last, molecule=results[last].molecule, options=self._top.options
         )
         left = self._search.max_steps - number
-        rest = replace(self._search, max_steps=left)
+        rest = replace(self._search, max_steps=max(1, left))
         course = Course(first, rest, self._listener, prefix=f"{side}-minimum-")
         try:
-            yield from course.then(results)
+            for steps in course.then(results):
+                if left < 1 and not steps[0].passing:
+                    raise _too_short(side, number)
+                yield steps
         except Unfinished as error:
             raise _too_short(side, self._search.max_steps) from error
         self.sides[side] += course.path[1:]
