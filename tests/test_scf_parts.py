@@ -229,6 +229,24 @@ def test_the_second_order_solver_goes_alone_where_it_is_asked_to() -> None:
     assert (solver.ah_conv_tol, solver.ah_lindep) == (1e-16, 1e-20)
 
 
+@pytest.mark.usefixtures("one_density")
+def test_flat_gradients_of_float32_or_of_an_earlier_rung_do_not_end_diis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four iterations of ADIIS and six of DIIS: the second-order solver is not needed. Float32
+    products end after five iterations; eight in float64 then show that DIIS has stalled."""
+    rows = [(-4.0, 0.2), *[(-3.9, 0.2)] * 9, *[(-4.1, 9e-4)] * 10]
+    climbed = Ladder(MadeUp(rows), Options(basis="sto-3g"), Heard())
+    climbed.climb("start")
+    assert climbed.rungs == ["DIIS", "ADIIS", "DIIS"]
+    monkeypatch.setattr(ladder, "SINGLE_LEAST", 10)
+    made: Any = MadeUp([(-1.0, 5e-4)] * 20)
+    made.with_df = SimpleNamespace(single=False, corrected=False, occupied_rows=False)
+    heard = Heard()
+    Ladder(made, Options(basis="sto-3g"), heard).climb("start")
+    assert heard.stages == ["SCF not converged by DIIS in 14 cycles"]
+
+
 def test_later_rungs_are_in_float64_on_the_final_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although DIIS has ended before it left float32."""
     for name, value in (("SINGLE_LEAST", 10), ("COARSE_LEAST", 10), ("DIIS_LEAST", 3)):

@@ -103,6 +103,8 @@ class Ladder:
         self.rungs: list[str] = []
         self.history: list[Iteration] = []
         self._rung_start = 0  # number of iterations before the present rung
+        # Likewise before its first one in float64, whose gradient shows whether DIIS stalls
+        self._double_start = 0
         self._gave_up = False  # whether DIIS has left the lowest energy for good
         self._stalled = False  # whether DIIS no longer lowers the gradient
         self._schedule: SingleSchedule | None = None
@@ -139,7 +141,7 @@ class Ladder:
             if cycles <= 0:
                 continue
             self.rungs.append(rung)
-            self._rung_start = len(self.history)
+            self._rung_start = self._double_start = len(self.history)
             if rung == "second order":
                 self._solve_second_order(cycles)
             else:
@@ -246,13 +248,15 @@ class Ladder:
             enough = len(self.history) - self._rung_start >= CALM_LEAST
             return enough and float(envs["norm_gorb"]) < CALM
         if self._schedule is not None and len(self.rungs) == 1:
+            if self._schedule.single:
+                self._double_start = len(self.history) + 1
             done = self._schedule.converged(envs)
         else:
             done = converged(envs)
         if not done and self.rungs == ["DIIS"] and not self._turned:
             self._gave_up = climbed(self.history)
         if not done and self.rungs[-1] == "DIIS" and not self._gave_up:
-            self._stalled = stalled(self.history)
+            self._stalled = stalled(self.history[self._double_start :])
         return done or self._gave_up or self._stalled
 
     def _not_converged(self) -> ConvergenceError:
@@ -430,6 +434,11 @@ class SingleSchedule:
         Uses float32 exchange at first and, without a grid, corrected exchange afterwards.
     on_grid : ExchangeCorrelation or None
         Uses a coarser grid in float32 at first, and anchors on the final one afterwards.
+
+    Attributes
+    ----------
+    single : bool
+        Whether the present iteration uses float32 or corrected products.
     """
 
     def __init__(self, mf: Any, fitted: Any, on_grid: Any) -> None:
@@ -440,7 +449,7 @@ class SingleSchedule:
         self._in_double = 0  # iterations since the last one in float32
         self._best = float("inf")  # lowest gradient
         self._gradient_at_anchor = float("inf")
-        self._single = True
+        self.single = True
         for part in (fitted, on_grid):
             if part is not None:
                 part.single = True
@@ -452,7 +461,7 @@ class SingleSchedule:
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
         self._best = min(self._best, gradient)
-        if self._single:
+        if self.single:
             if self._fitted is not None:
                 self._fitted.occupied_rows = gradient < ROWS_BELOW
             self._advance(gradient, stalled=stalled)
@@ -487,7 +496,7 @@ class SingleSchedule:
 
     def _leave_single(self) -> None:
         """Use float64 from now on, and anchors on the final grid."""
-        self._single = False
+        self.single = False
         self._best = float("inf")  # the final grid raises the gradient at first
         if self._fitted is not None:
             self._fitted.single = False
