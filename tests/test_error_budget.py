@@ -1039,6 +1039,7 @@ def test_electrons_of_a_metal_add_to_the_error_of_the_mp2_set(
         ("Na Mg", 1, 1, 8e-5),
         ("Na Mg Na", 0, 1, 6.2e-4),
         ("Mg", 0, 1, 0.0),
+        ("Mg Mg", 0, 1, 8e-5),
     ],
 )
 def test_electrons_of_metals_alone_are_not_those_of_the_atoms(
@@ -1048,6 +1049,20 @@ def test_electrons_of_metals_alone_are_not_those_of_the_atoms(
     places = np.arange(3.0 * len(atoms)).reshape(-1, 3) * 4
     molecule = dfmp2.Molecule(atoms, places, charge=charge, multiplicity=multiplicity)
     assert metal_error(molecule) == pytest.approx(error)
+
+
+@pytest.mark.parametrize("symbols", ["Li H", "Ar", "Zn"])
+@pytest.mark.usefixtures("coarse_grid_error")
+def test_fitted_coulomb_repulsion_is_allowed_for_without_exact_exchange(symbols: str) -> None:
+    """It is no fixed part of the error of exchange: Ar with PBE -1.9e-5 Eh, Hartree-Fock +1.3e-5."""
+    atoms = tuple(symbols.split())
+    molecule = dfmp2.Molecule(atoms, np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.02]])[: len(atoms)])
+    settings = {"xc": "pbe", "method": "ks", "grid": "40,110", **QUIET}
+    fitted, exact = (
+        dfmp2.run(molecule, "def2-svp", scf=scf, **settings) for scf in ("df", "conventional")
+    )
+    error = abs(fitted.scf_total_energy - exact.scf_total_energy)
+    assert error < fitted.error_budget.sources["scf_fitting"].scf.value < 3 * error
 
 
 def test_a_pair_of_electrons_of_an_alkali_metal_is_allowed_for() -> None:

@@ -13,7 +13,8 @@ hydrogen; dn is the change of the number of unpaired electrons or, if larger, of
 typical error of a reaction energy is that for two molecules like this one, with one bond made and
 another one broken.
 
-The constants are defined next to those of one run, in `dfmp2.mp2.error_estimates` and
+With a functional BETWEEN, BOND, HYDROGEN and ELECTRON of E(SCF) are those of Hartree-Fock. The
+constants are defined next to those of one run, in `dfmp2.mp2.error_estimates` and
 `dfmp2.mp2.fitting_estimates`.
 """
 
