@@ -324,24 +324,40 @@ def columns_of_bases(results: Sequence[MP2Result | None]) -> dict[str, Column]:
     if first is None:
         return {}
     table: dict[str, Column] = {}
-    for k, (part, run) in enumerate(first.parts):
+    for k, (part, _) in enumerate(first.parts):
         if not (part.scf or part.correlation):
             continue
-        for name in (*run.summands, "total_energy"):
-            energies = [
-                getattr(result.parts[k][1], name)
-                if isinstance(result, CompositeResult)
-                else math.nan
-                for result in results
-            ]
-            words = SUMMANDS.get(name, "total energy of the method")
-            table[f"{name}_{part.name}"] = Column(energies, "hartree", f"{words}, {part.name}")
+        runs = [
+            result.parts[k][1] if isinstance(result, CompositeResult) else None
+            for result in results
+        ]
+        for name, column in energy_columns(runs).items():
+            description = f"{column.description}, {part.name}"
+            table[f"{name}_{part.name}"] = column._replace(description=description)
     if first.correction is not None:
         table["delta_correction"] = Column(
             [_correction_or_nan(result) for result in results],
             "hartree",
             "CCSD(T) - MP2, small basis",
         )
+    return table
+
+
+def energy_columns(runs: Sequence[MP2Result | None]) -> dict[str, Column]:
+    """Columns of the total energy of the method and of its summands.
+
+    Parameters
+    ----------
+    runs : sequence of MP2Result or None
+        Those of the rows; None for a failed row.
+    """
+    finished = [run for run in runs if run is not None]
+    summands = finished[0].summands if finished else ["correlation_energy"]
+    table = {}
+    for name in (*summands, "total_energy"):
+        energies = [math.nan if run is None else getattr(run, name) for run in runs]
+        words = SUMMANDS.get(name, "total energy of the method")
+        table[name] = Column(energies, "hartree", words)
     return table
 
 

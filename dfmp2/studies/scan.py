@@ -24,12 +24,12 @@ from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_of_difference import relative_errors
 from dfmp2.mp2.identity import point_charges_digest
-from dfmp2.mp2.result import SUMMANDS, MP2Result
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
-from dfmp2.studies.composite import CompositeOptions, columns_of_bases
+from dfmp2.studies.composite import CompositeOptions, columns_of_bases, energy_columns
 from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, show_atoms
 from dfmp2.studies.extrema import make_curve, numbers_of_curve
 from dfmp2.studies.geometric_search import Search
@@ -505,7 +505,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
             tuple(math.nan if run is None else number(run) for run in runs), units, description
         )
     if scan.options.correlation is not MP2 or isinstance(scan.options, CompositeOptions):
-        table |= _columns_of_method(runs)
+        table |= energy_columns(runs)
     table |= columns_of_bases(runs)
     if complete:
         table["relative_energy_error"] = Column(
@@ -520,18 +520,6 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     table["exit_code"] = Column(
         tuple(outcome.exit_code for outcome in outcomes), "", "0, or the exit code of the error"
     )
-    return table
-
-
-def _columns_of_method(runs: Sequence[MP2Result | None]) -> dict[str, Column]:
-    """The total energy of the method and its summands, for methods other than plain MP2."""
-    finished = [run for run in runs if run is not None]
-    summands = finished[0].summands if finished else ["correlation_energy"]
-    table = {}
-    for name in (*summands, "total_energy"):
-        energies = [math.nan if run is None else getattr(run, name) for run in runs]
-        words = SUMMANDS.get(name, "total energy of the method")
-        table[name] = Column(energies, "hartree", words)
     return table
 
 

@@ -13,11 +13,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.studies.degeneracy import DEGENERATE, may_be_degenerate
 from dfmp2.studies.frequencies import rotational_symmetry
-from dfmp2.studies.ideal_gas import (
-    GasConditions,
-    thermochemistry,
-    too_cold,
-)
+from dfmp2.studies.ideal_gas import GasConditions, thermochemistry, too_cold
 from dfmp2.studies.species import Species, SpeciesCourse
 from dfmp2.studies.task import Results
 from dfmp2.studies.thermochemistry import scale_factor
@@ -89,7 +85,7 @@ def find_result(
             treated=conditions.low_modes,
         )
     return SpeciesResult(
-        species=course.species,
+        species=species,
         run=course.final,
         result=result,
         values=values,
