@@ -77,7 +77,7 @@ TIME_OF_A_RUN = r"\d+ \| [\d.]+(?= \| CPU)"  # and its cycles
 TIME_LEFT = ", (about .*|a few seconds) left$"
 HOST = re.compile(
     r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|prepared on|"
-    r"device and libraries|wall time: |AVX|"
+    r"device and libraries|wall time: |AVX|X86_V|\(PySCF\)|"
     r"prepared: (host|platform|python|numpy|scipy|pyscf|h5py|blas|backend details)|"
     r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
     r"everything else|fitting certificate)[a-z ,]* \d+\.\d\d?( |$)"
