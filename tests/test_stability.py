@@ -708,3 +708,18 @@ def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
         assert left.gradient == pytest.approx(math.sqrt(sum(forces)), rel=1e-6)
     moved = exact.spin_square()[0] - mf.spin_square()[0]
     assert left.spin_square == pytest.approx(moved, rel=0.01, abs=1e-9)
+
+
+def test_the_rotation_that_is_left_at_a_saddle_has_the_unstable_direction() -> None:
+    """The RHF solution of H2 as UHF, turned by a milliradian along its soft unstable direction and
+    along a stiff one, which has nearly all of the gradient: what is left leads back."""
+    mole = gto.M(atom="H 0 0 0; H 0 0 1.25", basis="6-31g", verbose=0)
+    mf = scf.RHF(mole).run(conv_tol=1e-13).to_uhf()
+    (lowest,) = stability.examined(mf).lowest
+    assert -0.05 < lowest.eigenvalue < -0.01
+    both = [x + [[0.0], [0.0], [1.0]] for x in lowest.vectors]
+    turn = rotations.Rotation(UHF, lowest.eigenvalue, (both[0], both[1]), True)
+    mf.mo_coeff, mf.mo_occ = rotations.turned_orbitals(mf, turn, 1e-3)
+    left = stability.examined(mf).left
+    assert left is not None
+    assert left.rotation == pytest.approx(1e-3 * np.linalg.norm(both), rel=0.05)
