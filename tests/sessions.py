@@ -340,6 +340,7 @@ def fix_host(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("dfmp2.host.resources.resident_memory", lambda: 10**8)
     patch.setattr("dfmp2.host.resources.available_memory", lambda: 8 * 10**9)
     patch.setattr("dfmp2.output.plan.free_disk", lambda folder: 3 * 10**10)
+    patch.setattr("dfmp2.planning.plan._program", None)  # nothing has run before
     patch.setattr("dfmp2.planning.rates.load_disk", lambda folder: DiskRates(date="2026-11-23"))
 
 

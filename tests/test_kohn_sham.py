@@ -237,11 +237,11 @@ def test_orbitals_belong_to_an_energy_with_an_occupied_orbital_above_an_empty_on
     orbitals and their energies still belong to the stored energy, in PySCF too. Only a level shift
     converges PH; in O2 DIIS takes turns between both orbitals, at one energy."""
     molecule = Molecule(symbols, [[0.0, 0.0, 0.0], second])
-    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 1}
+    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": "20,50"}
     found = dfmp2.run(molecule, allow_small_gap=True, listener=Silent(), **given).reference
     assert found.ladder[-2:] == ("level shift", "second order")
     mf = dft.RKS(mole_of(molecule, "sto-3g"), xc="pbe")
-    mf.grids.level = 1
+    mf.grids.atom_grid = (20, 50)
     coeff, occupied = found.mo_coeff[0], found.mo_occ[0]
     assert (np.diff(occupied) <= 0).all()  # although not in the order of their energies
     density = mf.make_rdm1(coeff, occupied)

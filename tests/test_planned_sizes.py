@@ -1,10 +1,13 @@
-"""Memory of plans against counts by hand, in numbers of float64 unless stated otherwise; rates.
-Complete plans of such calculations, with times, are in the table `plans` (tests/test_tables.py).
+"""Sizes of runs against PySCF's counts, memory of a gradient against a count by hand in numbers of
+float64 unless stated otherwise, and rates.
+
+Complete plans are in the table `plans` (tests/test_tables.py) and in the sessions `plan-...`,
+`parts-of-plans` and `rates-of-a-host`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +15,15 @@ import pytest
 from pyscf import dft, gto
 
 from dfmp2.backends.cpu import CpuBackend
+from dfmp2.options import Options
 from dfmp2.planning import memory, rates
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import MemoryPlan
-from dfmp2.planning.rates import Rates
-from dfmp2.planning.sizes import Workload, scf_cycles
-from dfmp2.planning.system import useful_threads
-from dfmp2.scf.ladder import begins_coarse, uses_single
+from dfmp2.planning.plan import workload_sizes
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.system import with_kept_pairs
+from dfmp2.progress import Silent
+from tests.awkward import MOLECULES, mole_of
 from tests.test_tables import GRADIENT
 
 PAIRS = 23 * 24 // 2
@@ -133,72 +138,99 @@ def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) ->
     assert len(asked) == 6
 
 
-def test_the_shortest_of_three_times_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 13.0, 20.0, 21.5, 30.0, 34.0])
-    monkeypatch.setattr(rates.time, "perf_counter", lambda: next(clock))
-    done: list[int] = []
-    assert rates.shortest(lambda: done.append(1)) == 1.5
-    assert len(done) == 3
+# --- sizes ----------------------------------------------------------------------------------------
 
 
-def test_the_better_rate_of_each_kind_is_kept() -> None:
-    """Other load can only slow a routine down; for times, shorter is better."""
-    first = Rates(1.0, 9.0, 3.0, 8.0, 5.0, 6.0, 0.2, 0.9, 2.5, "first")
-    second = Rates(4.0, 2.0, 7.0, 1.0, 6.0, 5.0, 0.4, 0.3, 0.05, "second")
-    assert first.better(second) == Rates(4.0, 9.0, 7.0, 8.0, 6.0, 6.0, 0.2, 0.3, 0.05, "second")
-    assert first.disturbed and not second.disturbed
-    assert not replace(first, foreign=0.1).disturbed
-    assert replace(first, foreign=0.101).disturbed
+def grid_points(mole: Any, level: int) -> int:
+    """The size of PySCF's grid before points without weight are removed: angular points of its
+    shells."""
+    grid = dft.gen_grid.Grids(mole)
+    grid.level = level
+    made = grid.gen_atomic_grids(mole, level=level)
+    return sum(len(made[mole.atom_symbol(atom)][1]) for atom in range(mole.natm))
 
 
 @pytest.mark.parametrize(
-    ("used", "cores", "threads", "taken"),
-    [(2.5, 4, 2, 0.5), (1.5, 4, 2, 0.0), (1.5, 2, 2, 1.5), (0.7, 1, 2, 0.7), (0.7, None, 3, 0.7)],
-)
-def test_cores_that_others_take_are_beyond_the_idle_ones(
-    monkeypatch: pytest.MonkeyPatch, used: float, cores: int | None, threads: int, taken: float
-) -> None:
-    monkeypatch.setattr(rates.os, "cpu_count", lambda: cores)
-    others: Any = SimpleNamespace(used=lambda: used)
-    assert rates._taken(others, threads) == pytest.approx(taken)
-
-
-# --- counts ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tolerance", "elements", "started", "cycles"),
+    ("name", "given"),
     [
-        (1e-6, "C H O", False, 12),
-        (1e-4, "C H", False, 9),
-        (1e-8, "C H", False, 15),
-        (1e-6, "C Fe", False, 15),
-        (1e-6, "C H", True, 7),
-        (1e-9, "C Fe", True, 15),
-        (1e-1, "C", True, 2),
+        ("cyano radical", {}),
+        ("cyano radical", {"frozen_core": 2, "frozen_virtual": 3, "stability": "full"}),
+        ("cyano radical", {"reference": "rohf", "scf": "conventional", "check": True}),
+        ("chloramine", {"scf_starts": 3, "polarizability": True, "scf_conv_tol": 1e-8}),
+        ("chloramine", {"stability": "off", "relativity": "x2c", "precision": "fp64"}),
+        ("chloramine", {"method": "b2plyp", "grid": "1"}),
+        ("cyano radical", {"method": "drpa", "xc": "camb3lyp", "grid": "2", "precision": "fp64"}),
+        ("chloramine", {"method": "ks", "xc": "tpss", "grid": "1", "scf_from": "x.chk"}),
+        ("chloramine", {"method": "sos-laplace", "solvent": "water"}),
     ],
 )
-def test_iterations_of_an_scf_counted_by_hand(
-    tolerance: float, elements: str, started: bool, cycles: int
-) -> None:
-    """12 to 1e-6 Eh, 1.7 per digit; 3 more for metals, three digits fewer after a good start."""
-    assert scf_cycles(tolerance, elements.split(), started=started) == cycles
+def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> None:
+    molecule = MOLECULES[name]
+    options = Options(basis="6-31g*", allow_poor_fit=True, **given)
+    if options.scf == "df":
+        options = replace(options, scf_auxbasis="def2-universal-jkfit")
+    if options.correlation.kind != "none":
+        options = replace(options, auxbasis="def2-svp-ri")
+    found = workload_sizes(molecule, options, Silent())
+    mole = mole_of(molecule, "6-31g*")
+    nao, (alpha, beta) = mole.nao, mole.nelec
+    counts = [alpha, beta] if name == "cyano radical" else [alpha]
+    core, last = int(given.get("frozen_core", 0)), given.get("frozen_virtual", 0)
 
+    def functions(basis: str) -> int:
+        fitting = gto.M(
+            atom=mole._atom, unit="bohr", basis=basis, charge=mole.charge, spin=mole.spin, verbose=0
+        )
+        return int(fitting.nao)
 
-@dataclass(frozen=True)
-class Planned:
-    """The set-up of a run, as far as threads are concerned."""
-
-    active: int
-
-
-def test_small_molecules_have_one_thread_and_float64() -> None:
-    """Below 64 functions threads cost more than they gain, below 128 float32, and below 64 a
-    coarse grid."""
-    setup: Any = Planned(4)
-    for nao, threads in ((63, 1), (64, 4)):
-        made: Any = SimpleNamespace(mole=SimpleNamespace(nao=nao))
-        assert useful_threads(setup, made).active == threads
-    assert [uses_single("mixed", nao) for nao in (127, 128)] == [False, True]
-    assert [begins_coarse("auto", nao) for nao in (63, 64)] == [False, True]
-    assert not uses_single("fp64", 1000) and not begins_coarse("fp64", 1000)
+    assert (found.nao, found.atoms, found.potentials) == (nao, mole.natm, 0)
+    pairs = options.correlation.kind != "none"
+    assert found.naux == (functions("def2-svp-ri") if pairs else 0)
+    assert found.naux_scf == (functions("def2-universal-jkfit") if options.scf == "df" else 0)
+    assert found.spins == tuple(Spin(n, n - core, nao - n - last) for n in counts)
+    kind = options.correlation.kind
+    assert found.precision == (options.precision if kind == "pairs" else "fp64")
+    assert found.widest_shell == max(2 * mole.bas_angular(n) + 1 for n in range(mole.nbas)) == 5
+    assert found.primitives == sum(
+        mole.bas_nprim(n) * (2 * mole.bas_angular(n) + 1) for n in range(mole.nbas)
+    )
+    x2c = mole.decontract_basis(aggregate=True)[0].nao if "relativity" in given else 0
+    assert found.x2c_functions == x2c
+    unexamined = options.functional is not None or options.solvent is not None
+    default = "follow" if len(counts) == 2 else "auto"
+    if unexamined or options.reference == "rohf":
+        default = "off"
+    stability = given.get("stability", default)
+    window = tuple((n, nao - n) for n in counts) if stability == "auto" else ()
+    assert found.frontier == window
+    rohf = options.reference == "rohf"
+    assert found.examined == (rohf or stability in ("full", "follow"))
+    assert found.products == (5 if rohf else 30)
+    assert found.starts == given.get("scf_starts", 1)
+    assert found.checked == bool(given.get("check"))
+    assert found.in_fields == (6 if given.get("polarizability") else 0)
+    assert found.points == {"laplace": 12, "rpa": 56}.get(kind, 0)
+    assert found.single_exchange is False  # below 128 functions
+    variables = {"b2plyp": 4, "drpa": 4, "ks": 5}.get(options.method, 0)
+    assert found.kernel == (len(counts) * variables) ** 2
+    if options.functional is None:
+        assert (found.grid, found.finer_grid, found.coarse_grid) == (0, 0, 0)
+    else:
+        level = int(given["grid"])
+        assert found.grid == grid_points(mole, level)
+        assert found.finer_grid > found.grid and found.coarse_grid in (0, grid_points(mole, 1))
+        assert found.coarse_grid == 0  # below 64 functions
+    separated = options.method == "drpa"
+    assert found.operators == (2 if separated else 1)
+    assert found.exchange == (options.method != "ks")
+    assert (found.surface > 100) == ("solvent" in given)
+    cycles = 12  # to 1e-6 Eh; 1.7 per digit, and three digits fewer after a good start
+    if "scf_conv_tol" in given:
+        cycles = 10
+    if "scf_from" in given:
+        cycles = 7
+    assert found.cycles == cycles
+    assert found.scf_columns == 0
+    kept = with_kept_pairs(found, SimpleNamespace(naux_scf=found.naux_scf, mole=mole))
+    columns = nao * (nao + 1) // 2 if options.scf == "df" else 0
+    assert kept == replace(found, scf_columns=columns)
