@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import re
 import shlex
@@ -368,8 +369,10 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
 def same(found: str, expected: str, relative: float, absolute: float = 0.0) -> bool:
     """Whether two lines have the same words, and numbers that differ by rounding.
 
-    Allowed are two units of the last decimal shown, or `relative`, or `absolute`.
+    Allowed are two units of the last decimal shown, or `relative`, or `absolute`. A number of JSON
+    or Python has seven digits, of which zeros at the end are not shown.
     """
+    seven = expected.startswith("/") and not expected.endswith('"')
     ones, twos = ANY_NUMBER.findall(found), ANY_NUMBER.findall(expected)
     if ANY_NUMBER.sub("#", found) != ANY_NUMBER.sub("#", expected) or len(ones) != len(twos):
         return False
@@ -379,6 +382,8 @@ def same(found: str, expected: str, relative: float, absolute: float = 0.0) -> b
         digits, _, exponent = two.partition("e")
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)
+        if seven and float(two) != 0.0:
+            unit = 10.0 ** (math.floor(math.log10(abs(float(two)))) - 6)
         allowed = max(relative * abs(float(two)), absolute, 2.001 * unit)
         if not decimals and not exponent:  # an integer, up to its last bit
             allowed = 0.0 if one.lstrip("+-").isdigit() else relative * abs(float(two))
