@@ -216,11 +216,10 @@ def test_the_last_iteration_is_below_both_tolerances(tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "molecule"),
-    [(WATER, WATER), (RADICAL, RADICAL), (WATER, CATION), (CATION, WATER)],
-    ids=["rhf", "uhf", "rhf for uhf", "uhf for rhf"],
+    ("before", "molecule", "shift"),
+    [(WATER, WATER, 0.2), (RADICAL, RADICAL, 0.0), (WATER, CATION, 0.2), (CATION, WATER, 0.0)],
+    ids=["rhf moved", "uhf", "rhf for uhf moved", "uhf for rhf"],
 )
-@pytest.mark.parametrize("shift", [0.0, 0.2], ids=["same", "moved"])
 def test_start_orbitals_are_made_orthonormal_where_they_are_used(
     before: Molecule, molecule: Molecule, shift: float, tmp_path: Path
 ) -> None:
@@ -262,18 +261,6 @@ def test_singly_occupied_start_orbitals_of_pyscf_are_those_of_alpha(tmp_path: Pa
     given = {"reference": "rohf", "scf": "conventional", "scf_from": mf.chkfile, "listener": heard}
     dfmp2.run(RADICAL, "6-31g", **given, **ONE)
     assert heard.energies[0] == pytest.approx(mf.e_tot, abs=1e-9)
-
-
-def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
-    """They have as many functions, so nothing else would notice."""
-    neon, oxygen = (
-        Molecule((symbol,), np.zeros((1, 3)), multiplicity=m) for symbol, m in (("Ne", 1), ("O", 3))
-    )
-    dfmp2.write(dfmp2.run(neon, "6-31g", **ONE), tmp_path / "ne.h5")
-    with recorded_error(InputError):
-        dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
-    with recorded_error(InputError):
-        dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
 
 
 def test_a_store_belongs_to_the_first_of_several_starts() -> None:

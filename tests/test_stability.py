@@ -15,14 +15,11 @@ from pyscf.soscf import newton_ah
 from scipy.linalg import eigh, expm
 
 import dfmp2
-from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import diagnostics
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import make_options
-from dfmp2.output.text import report
-from dfmp2.planning.memory import MemoryPlan
-from dfmp2.scf import following, ladder, response_matrices, rotation_left, rotations, stability
+from dfmp2.scf import following, response_matrices, rotation_left, rotations, stability
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.kohn_sham import ExactExchange
@@ -30,9 +27,7 @@ from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.scf.rotations import BROKEN, RHF, UHF
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests import awkward
-from tests.conftest import Heard, Runner, succeed
-from tests.recorded import recorded_error
-from tests.report_page import parse
+from tests.conftest import Heard
 
 # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
 FAR = -0.998721351
@@ -148,9 +143,6 @@ def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:
     assert found.energy[0] - found.energy[1] == pytest.approx(2.8e-5, abs=2e-6)
     assert found.lowest_eigenvalue[0] < -2e-3 and found.lowest_eigenvalue[1] > 2e-3
     assert result.reference.ladder == ("DIIS", "second order")
-    frontier = run(NO2, reference="uhf", stability="auto")[0].reference.stability
-    assert frontier is not None and frontier.energy_gain is not None
-    assert frontier.energy_gain == pytest.approx(7e-6, abs=5e-7)
 
 
 def test_rhf_is_followed_to_a_lower_rhf() -> None:
@@ -194,22 +186,6 @@ def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
         first.reference.start
         == f"atomic densities, rotated at random ({found.start[found.chosen - 1]})"
     )
-
-
-def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = following.random_density
-
-    def failing(mf: Any, density: Any, number: int) -> Any:
-        if number == 2:
-            raise ConvergenceError("planted")
-        return random(mf, density, number)
-
-    monkeypatch.setattr(following, "random_density", failing)
-    result, _ = run(hydrogen(), "sto-3g", reference="uhf", scf_starts=3)
-    found = solutions(result)
-    assert np.isnan(found.energy[found.start.index(2)]) and 3 in found.start
-    assert result.to_dict()["scf_solutions"]["found"][found.start.index(2)]["energy"] is None
-    assert "not converged" in report(result)
 
 
 # --- the eigenvalue and its eigenvector -----------------------------------------------------------
@@ -322,29 +298,6 @@ def test_fitting_of_pyscf_is_left_as_it_is() -> None:
     assert set(vars(mf.with_df)) == before
 
 
-def test_precision_and_room_decide_how_all_rotations_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen, made = list[dict[str, bool]](), stability.orbital_hessian
-
-    def watched(*given: Any, **how: bool) -> Any:
-        seen.append(how)
-        return made(*given, **how)
-
-    monkeypatch.setattr(stability, "orbital_hessian", watched)
-    monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
-    for precision, single in (("fp64", False), ("auto", True)):
-        seen.clear()
-        run(hydrogen(), stability="full", precision=precision)
-        assert seen == [{"single": single, "held": True}]
-    seen.clear()
-    monkeypatch.setattr(
-        MemoryPlan, "room", property(lambda plan: plan.scf_in_core + plan.scf_response - 1)
-    )
-    run(hydrogen(), stability="full")
-    assert seen == [{"single": True, "held": False}]
-
-
 def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
     mf = scf.UHF(
         gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)
@@ -425,7 +378,7 @@ def test_one_electron_alone_is_in_a_stable_state(distance: float, method: str) -
 NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
 
 
-@pytest.mark.parametrize("method", ["auto", "full", "follow"])
+@pytest.mark.parametrize("method", ["auto", "follow"])
 def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
     """The pi electron of NO may lie in any plane: the eigenvalue is exactly zero, and that of
     fitted integrals -4e-4 Eh. An analysis of all rotations leaves this one out; the next lowest
@@ -546,23 +499,13 @@ def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
     return float(mf.e_tot - min(energies))
 
 
-@pytest.mark.parametrize("method", ["auto", "full"])
-@pytest.mark.parametrize(
-    "molecule",
-    [
-        atoms(("C", 0, 0, 0), ("C", 0, 0, 1.25)),
-        atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27)),
-    ],
-    ids=["C2", "BN"],
-)
-def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str) -> None:
-    """C2 and BN: lowest eigenvalues of PySCF's products with unit vectors, four-centre integrals.
+def test_both_instabilities_of_rhf_are_reported() -> None:
+    """BN: lowest eigenvalues of PySCF's products with unit vectors, four-centre integrals.
 
     PySCF's RHF and UHF, started from its own analysis, are lower by at least the stated gain.
     """
-    places = molecule.coordinates / BOHR_PER_ANGSTROM
-    mole = gto.M(atom=list(zip(molecule.symbols, places, strict=True)), basis="6-31g", verbose=0)
-    mf = scf.RHF(mole).run(conv_tol=1e-12)
+    molecule = atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27))
+    mf = scf.RHF(awkward.mole_of(molecule)).run(conv_tol=1e-12)
     internal, external = hessians(mf).values()
     lower_rhf = mf.copy()
     lower_rhf.kernel(lower_rhf.make_rdm1(mf.stability()[0], mf.mo_occ))
@@ -570,17 +513,15 @@ def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str)
     lower_uhf = mf.to_uhf()
     lower_uhf.kernel(lower_uhf.make_rdm1(start, lower_uhf.mo_occ))
 
-    result, said = run(molecule, "6-31g", stability=method, scf="conventional")
+    result, said = run(molecule, "6-31g", stability="full", scf="conventional")
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
     found = result.reference.stability
     assert found is not None and found.verdict == "unstable (RHF to UHF and RHF to RHF)"
-    exact = method == "full"
-    assert found.internal_eigenvalue == pytest.approx(internal[0][0], abs=1e-6 if exact else 1e-3)
-    assert found.external_eigenvalue == pytest.approx(external[0][0], abs=1e-6 if exact else 1e-3)
+    assert found.internal_eigenvalue == pytest.approx(internal[0][0], abs=1e-6)
+    assert found.external_eigenvalue == pytest.approx(external[0][0], abs=1e-6)
     assert found.internal_gain is not None and found.external_gain is not None
-    if exact:
-        gains = energy_gained(mf, internal[1][:, 0], 1), energy_gained(mf, external[1][:, 0], -1)
-        assert (found.internal_gain, found.external_gain) == pytest.approx(gains, rel=7e-4)
+    gains = energy_gained(mf, internal[1][:, 0], 1), energy_gained(mf, external[1][:, 0], -1)
+    assert (found.internal_gain, found.external_gain) == pytest.approx(gains, rel=7e-4)
     assert 5e-5 < found.internal_gain < mf.e_tot - lower_rhf.e_tot
     assert 1e-2 < found.external_gain < mf.e_tot - lower_uhf.e_tot
     assert (found.lowest_eigenvalue, found.energy_gain) == (
@@ -594,34 +535,11 @@ def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str)
     assert 'stability="follow" looks for the RHF solution' in text
 
 
-def test_both_instabilities_are_kept_and_shown(call: Runner, folder: Path) -> None:
-    (folder / "c2.xyz").write_text("2\n\nC 0 0 0\nC 0 0 1.25\n")
-    done = succeed(call("run", "c2.xyz", "--basis", "6-31g", "--allow-small-gap", "--json"))
-    stored = dfmp2.read(folder / "c2.dfmp2.h5").reference.stability
-    assert stored is not None and stored.internal_gain is not None
-    assert done.json["stability"]["internal_gain"] == stored.internal_gain > 0.01
-    assert done.json["stability"]["external_gain"] == stored.external_gain
-    assert stored.external_gain is not None and stored.external_gain > 0.05
-    shown = succeed(call("show", "c2.dfmp2.h5")).out
-    assert "orbital stability: unstable (RHF to UHF and RHF to RHF)" in shown
-    assert f"internal gain: {stored.internal_gain:.1e} Eh" in shown
-    warnings = dfmp2.read(folder / "c2.dfmp2.h5").diagnostics.warnings
-    assert shown.count("warning: ") == len(warnings)  # each once, none twice in other words
-    succeed(call("report", "c2.dfmp2.h5", "-o", "c2.html"))
-    page = parse((folder / "c2.html").read_text()).text
-    assert f"a lower RHF solution exists, at least {stored.internal_gain:.1e} Eh below" in page
-    assert f"a lower UHF solution exists, at least {stored.external_gain:.1e} Eh below" in page
-
-
 # --- what is said and kept ------------------------------------------------------------------------
 
 
-def test_an_adopted_mean_field_is_not_followed() -> None:
+def test_an_adopted_mean_field_is_examined() -> None:
     mf = scf.UHF(gto.M(atom="H 0 0 0; H 0 0 3", basis="6-31g", verbose=0)).run()
-    with recorded_error(InputError):
-        dfmp2.from_mean_field(mf, stability="follow")
-    with recorded_error(InputError):
-        dfmp2.from_mean_field(mf, guess="mix")
     found = dfmp2.from_mean_field(
         mf, auxbasis="def2-svp-ri", stability="full", allow_small_gap=True, listener=Heard()
     ).reference.stability
@@ -670,7 +588,7 @@ def test_the_fock_matrix_of_the_final_orbitals_is_built_once_at_most(
     assert sum(builds) == (reference == "rohf" or stability == "full")
 
 
-@pytest.mark.parametrize(("kind", "spin"), [("RHF", 0), ("UHF", 1), ("ROHF", 1), ("ROHF", 3)])
+@pytest.mark.parametrize(("kind", "spin"), [("RHF", 0), ("UHF", 1), ("ROHF", 3)])
 def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
     kind: str, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
