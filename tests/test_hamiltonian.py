@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ from pyscf.x2c.sfx2c1e import SpinFreeX2CHelper
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import InputError, UnsupportedByBackend
-from dfmp2.interop import qcschema
-from dfmp2.molecule.basis_library import resolve_orbital
+from dfmp2.errors import UnsupportedByBackend
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
-from dfmp2.output.export import export
-from dfmp2.planning import memory, system
+from dfmp2.planning import memory
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hamiltonian import uncontracted_functions
@@ -32,8 +28,8 @@ from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import psi4
 from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
 from tests.awkward import MOLECULES, mole_of, read
-from tests.conftest import Heard, Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.conftest import Runner, succeed
+from tests.recorded import recorded_error
 from tests.test_physics import WATER
 
 FIELD = (
@@ -68,8 +64,11 @@ def field(folder: Path) -> Path:
     return folder / "field.dat"
 
 
-@pytest.mark.parametrize("relativity", ["none", "x2c"])
-@pytest.mark.parametrize("charges", [None, IN_BOHR], ids=["alone", "among charges"])
+@pytest.mark.parametrize(
+    ("relativity", "charges"),
+    [("none", IN_BOHR), ("x2c", None)],
+    ids=["among charges", "x2c"],
+)
 def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, charges: Any) -> None:
     """dE/dF = -mu, nuclei included: for a molecule far from the origin, and an ion."""
     mole = gto.M(
@@ -297,97 +296,6 @@ def test_memory_of_the_transformation_is_planned() -> None:
 # --- recorded, repeated, and said by every command ------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("atoms", "basis", "error"),
-    [  # of the 1s orbital with X2C, Eh; 0.08 to 0.12 with functions contracted for X2C or DKH
-        ("H 0 0 0; Br 0 0 1.4", "cc-pvdz", "3.5"),
-        ("H 0 0 0; Br 0 0 1.4", "cc-pvdz-dk", None),
-        ("H 0 0 0; Br 0 0 1.4; @Br 0 0 4", "6-31g,2=x2c-svpall,3=def2-svp", None),
-        ("H 0 0 0; Mn 0 0 1.7", "def2-svp", "0.78"),
-        ("H 0 0 0; Mn 0 0 1.7", "ano-rcc-mb", None),
-        ("H 0 0 0; Mn 0 0 1.7", "dyall-v2z", None),
-        ("O 0 0 0; H 0 0 0.97; H 0.9 0 -0.3", "cc-pvdz", None),
-    ],
-)
-def test_functions_contracted_without_relativity_are_warned_of(
-    atoms: str, basis: str, error: str | None
-) -> None:
-    molecule = Molecule.from_string(atoms)
-    heard = Heard()
-    system._require_hamiltonian(molecule, system.orbital_basis(basis, molecule), "x2c", heard)
-    if error is None:
-        assert heard.warnings == []
-        return
-    symbol = molecule.symbols[1]
-    assert heard.warnings == [
-        f"--relativity x2c with {basis}, whose functions for {symbol} are contracted for atoms "
-        f"without relativity: they describe the 1s orbital of {symbol} badly (error {error} Eh); "
-        "choose a set contracted for X2C or DKH, such as x2c-SVPall, cc-pVTZ-DK or ANO-RCC"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("keywords", "asked"),
-    [({"relativity": "x2c"}, "x2c"), ({"point_charges": CHARGES.tolist()}, "none")],
-)
-def test_qcschema_there_and_back(keywords: dict[str, Any], asked: str) -> None:
-    document = {
-        "molecule": {
-            "symbols": list(WATER.symbols),
-            "geometry": WATER.coordinates.ravel().tolist(),
-        },
-        "driver": "energy",
-        "model": {"method": "mp2", "basis": "sto-3g"},
-        "keywords": keywords,
-    }
-    result = qcschema.run(qcschema.read_request(document))
-    assert result.options.relativity == asked
-    exported = json.loads(export(result, "qcschema"))
-    again = qcschema.read_request(
-        {name: exported[name] for name in ("molecule", "driver", "model", "keywords")}
-    )
-    assert again.molecule == result.molecule
-    assert (again.molecule.point_charges is not None) == ("point_charges" in keywords)
-    document["keywords"] = {"point_charges": "field.dat"}
-    with recorded_error(InputError):
-        qcschema.read_request(document)
-
-
-def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
-    done = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--check", "--json")).json
-    assert done["point_charges"]["count"] == 3
-    assert done["point_charges"]["total_charge"] == pytest.approx(0.0, abs=1e-15)
-    # PySCF
-    assert done["point_charges"]["nuclear_energy"] == pytest.approx(-0.2719314318, abs=1e-9)
-    assert done["check"]["passed"]
-    assert np.array_equal(dfmp2.read("h2o.dfmp2.h5").molecule.point_charges, IN_BOHR)
-    line = "3 point charges, +0.000000 e in all; -0.2719314318 Eh with the nuclei"
-    for words in (("show", "h2o.dfmp2.h5"), ("derive", "h2o.dfmp2.h5", "--frozen-core", "1")):
-        assert line in " ".join(succeed(call(*words)).out.split())
-    succeed(call("report", "h2o.dfmp2.h5", "--output", "page.html"))
-    assert "3 point charges" in (folder / "page.html").read_text()
-    assert succeed(call("compare", "h2o.dfmp2.h5", "--json", "--tolerance", "1e-8")).json["passed"]
-    arguments = ("run", "h2o.xyz", "--basis", "sto-3g", "--resume", "--check", "--json")
-    assert succeed(call(*arguments, *AMONG)).json == done
-    recorded_failure(call(*arguments), 3)
-    for changed in (FIELD.replace("2.9117", "2.9118"), FIELD.replace("-0.834", "-0.835")):
-        (folder / "field.dat").write_text(changed)
-        recorded_failure(call(*arguments, *AMONG), 3)
-
-
-def test_bohr_is_said_once_for_all(call: Runner, folder: Path) -> None:
-    one = ("--json", "--threads", "1")
-    whole = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, *one)).json
-    (folder / "bohr.dat").write_text(
-        "".join(" ".join(f"{x:.17g}" for x in row) + "\n" for row in IN_BOHR)
-    )
-    units = ("--point-charges", "bohr.dat", "--point-charge-units", "bohr")
-    assert succeed(call("plan", "h2o.xyz", "--basis", "sto-3g", *units, "--json")).json
-    prepared = succeed(call("prepare", "h2o.xyz", *STO3G, *units, *one)).json
-    assert prepared["point_charges"]["nuclear_energy"] == whole["point_charges"]["nuclear_energy"]
-    recorded_failure(call("energy", "--from", "h2o.prepared.h5", *AMONG), 3)
-
-
 def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -> None:
     (folder / "hehe.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 2.9\n")
     sets = ("--basis", "6-31g", "--scf-auxbasis", SETS["scf_auxbasis"], "--json")
@@ -403,22 +311,6 @@ def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -
     ):
         mf = mean_field(molecule.in_field(IN_BOHR), 0, fitted=True).run(conv_tol=1e-11)
         assert found["runs"][name]["scf_total_energy"] == pytest.approx(mf.e_tot, abs=1e-8)
-
-
-def test_exports_say_it_or_refuse() -> None:
-    result = dfmp2.run(WATER.in_field(IN_BOHR), "sto-3g")
-    assert b"in the field of 3 point charges" in export(result, "molden")
-    assert b" point_charges=3 " in export(result, "xyz")
-    with recorded_error(InputError):
-        export(result, "trexio")
-    text = psi4_input(result, 10**9)
-    assert text.count("field.extern.addCharge(") == 3
-    # E(SCF) of Psi4 1.3.2 with an input of this form agrees to 1e-12 Eh (water/cc-pVDZ, these
-    # charges).
-    assert (
-        f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})"
-        in text
-    )
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
@@ -448,52 +340,3 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
 
 
 # --- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# nothing\n\n",
-        "1 2 3\n",
-        "#\n1 2 3 0.1 0.2\n",
-        "1 2 3 nan\n",
-        "1 2 3 0,4\n",
-        "1,2,3,4\n",
-        "1 2 x 0.4\n",
-        "1 2 3 1e999\n",
-        "1 2 3 0.1\n1e6 0 0 0.1\n",
-        " " * 5000 + "1 2 3" + " " * 5000 + "0.1\n",
-        "1 2 3\0 0.1\n",
-        "3 0 0 1\n0 0.7572 -0.46 0.4\n",
-    ],
-)
-def test_bad_files_name_the_place_and_nothing_happens(
-    call: Runner, folder: Path, text: str
-) -> None:
-    (folder / "field.dat").write_text(text)
-    recorded_failure(call("run", "h2o.xyz", *STO3G, *AMONG), 3)
-    assert not (folder / "h2o.dfmp2.h5").exists()
-
-
-def test_a_charge_where_no_atom_could_be_is_warned_of(call: Runner, folder: Path) -> None:
-    (folder / "field.dat").write_text("0 0.5 0.6 0.1\n")
-    assert "nearer than any atom could be" in succeed(call("run", "h2o.xyz", *STO3G, *AMONG)).err
-
-
-def test_x2c_is_refused_with_the_core_potential_of_a_real_atom() -> None:
-    """A ghost has none and is accepted; point charges are checked as well."""
-    orbital = resolve_orbital("def2-svp", ["H", "I"])
-    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
-    heard = Heard()
-    real = Molecule(("H", "I"), places)
-    beside_a_ghost = Molecule(("H", "I"), places, (False, True), multiplicity=2)
-    with recorded_error(InputError):
-        system._require_hamiltonian(real, orbital, "x2c", heard)
-    for molecule, relativity in ((real, "none"), (beside_a_ghost, "none"), (beside_a_ghost, "x2c")):
-        system._require_hamiltonian(molecule, orbital, relativity, heard)
-    assert not heard.warnings
-    near, far = 0.79 / 0.529177, 0.81 / 0.529177  # bohr
-    for distance in (far, near):
-        charged = real.in_field([[distance, 0, 0, 0.1]])
-        system._require_hamiltonian(charged, orbital, "none", heard)
-        assert len(heard.warnings) == (distance == near)

@@ -6,7 +6,6 @@ runs.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,12 @@ from pyscf import scf
 
 import dfmp2
 from dfmp2.backends import registry
-from dfmp2.errors import InputError, UnsupportedByBackend
-from dfmp2.interop import qcschema
+from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output import hdf5
-from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.interaction import interaction_energy
-from dfmp2.studies.scan import over_frames, scan_energies
 from tests.awkward import mole_of, semicanonical, singles_energies, spin_energies
-from tests.conftest import succeed
-from tests.recorded import recorded_error
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
 WATER = Molecule(
@@ -150,68 +143,6 @@ def test_rohf_starts_again_and_is_stored(kind: str, tmp_path: Any) -> None:
     again = dfmp2.run(RADICAL, reference="rohf", **EXACT, **start)
     assert again.reference.cycles < first.reference.cycles
     assert again.total_energy == pytest.approx(first.total_energy, abs=1e-9)
-
-
-def test_studies_have_the_energies_of_the_method() -> None:
-    far = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.7]]))
-    kappa = make_options(basis="6-31g", auxbasis="cc-pvdz-ri", method="kappa-mp2", precision="fp64")
-    found = interaction_energy(far, "1,2", kappa)
-    whole, first, second = (
-        found.runs[name].total_energy
-        for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
-    )
-    interaction = found.values["cp_corrected_interaction_energy"].value
-    assert interaction == pytest.approx(whole - first - second, abs=1e-12)
-    assert not [name for name in found.values if "mp2" in name]
-    limit = basis_set_limit(far, replace(kappa, basis="cc-pv[dt]z", auxbasis=None))
-    small, large = (run.correlation_energy for run in limit.runs.values())
-    assert limit.values["cbs_correlation_energy"].value == pytest.approx(
-        (27 * large - 8 * small) / 19, abs=1e-12
-    )
-    assert "cbs_mp2_total_energy" not in limit.values and limit.error_budget is not None
-    moved = tuple(replace(far, coordinates=far.coordinates * x) for x in (0.9, 1.0, 1.1))
-    points = scan_energies(over_frames(moved, kappa, chained=False))
-    energies = np.array([run.total_energy for run in points.runs.values()])
-    assert points.table["relative_energy"].values == pytest.approx(
-        (energies - energies.min()) * 2625.4996394799
-    )
-    assert points.table["total_energy"].values == list(energies)
-
-
-def test_no_kappa_on_a_device_without_it() -> None:
-    with recorded_error(UnsupportedByBackend):
-        dfmp2.run(
-            WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed"
-        )
-
-
-def test_qcschema_takes_the_method_with_its_keywords() -> None:
-    keywords = {"auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12, "kappa": 1.3}
-    document = {
-        "molecule": {
-            "symbols": list(WATER.symbols),
-            "geometry": WATER.coordinates.ravel().tolist(),
-        },
-        "driver": "energy",
-        "model": {"method": "DF-kappa-MP2", "basis": "6-31g"},
-        "keywords": keywords,
-    }
-    request = qcschema.read_request(document)
-    answer = qcschema.answer(request, qcschema.run(request))
-    ours = dfmp2.run(WATER, method="kappa-mp2", kappa=1.3, **EXACT)
-    assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
-    assert "MP2 CORRELATION ENERGY" not in answer["extras"]["qcvars"]
-    assert (
-        answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"]
-        == answer["properties"]["return_energy"]
-    )
-
-
-def test_the_list_of_methods_names_every_source(call: Any) -> None:
-    shown, found = succeed(call("methods")).out, succeed(call("methods", "--json")).json
-    assert set(METHODS) < set(found) and all(
-        one["source"] in " ".join(shown.split()) for one in found.values()
-    )
 
 
 ASKED: dict[str, Any] = {

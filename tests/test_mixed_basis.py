@@ -3,7 +3,6 @@ the same set from a library, in fragments and files, and refusals."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,27 +14,15 @@ from pyscf import gto
 from pyscf.mp import dfmp2_native, dfump2_native
 
 import dfmp2
-from dfmp2.errors import InputError, UnsupportedByBackend
-from dfmp2.execution.collect import collect
-from dfmp2.execution.items import compute_item, inputs_to_share, look_items, read_inputs
-from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.pool import WorkerShare
+from dfmp2.errors import InputError
 from dfmp2.molecule.basis import parse_basis_file, squash
 from dfmp2.molecule.basis_library import find_exchange_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
-from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options
-from dfmp2.options.basis_parts import title_of, with_contents
-from dfmp2.output import hdf5
-from dfmp2.output.export import export
-from dfmp2.output.reports.method import _facts_of_set, fitting_errors
 from dfmp2.output.study import Study
 from dfmp2.planning.system import orbital_basis
-from dfmp2.validation import psi4
-from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error
 
 TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
@@ -132,22 +119,6 @@ def pyscf_energies(
     return mf.e_tot, mp2.e_corr
 
 
-def test_fitting_sets_follow_each_part() -> None:
-    result = dfmp2.run(molecule(WATER), "cc-pvdz,O=aug-cc-pvdz,3=def2-svp", **TIGHT)
-    names = {key: one.name for key, one in result.mp2_fitting.elements.items()}
-    assert names == {"O": "aug-cc-pvdz-ri", "H": "cc-pvdz-ri", "H3": "def2-svp-ri"}
-    scf = {key: one.name for key, one in result.scf_fitting.elements.items()}
-    assert scf == {
-        "O": "aug-cc-pvdz-jkfit",
-        "H": "cc-pvdz-jkfit",
-        "H3": "def2-universal-jkfit",
-    }
-    errors = result.scf_fitting.errors
-    assert result.diagnostics.scf_fitting_error == pytest.approx(
-        errors["O"] + errors["H"] + errors["H3"], rel=1e-12
-    )
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 SETS_OF_THE_EXCHANGE = (
@@ -183,96 +154,6 @@ def one_contraction(shells: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("symbol", "name"), [("I", "def2-tzvpp"), ("Br", "cc-pvdz-pp")])
-def test_a_file_without_its_core_potential_is_refused(
-    symbol: str, name: str, tmp_path: Path
-) -> None:
-    """Whether or not its fitting errors are in the host's cache, and where nothing is fitted; its
-    functions would hold all electrons, thousands of Eh too high."""
-    with_potential = resolve_orbital(name, [symbol]).elements[symbol]
-    lines = [f"{symbol} 0"]
-    for shell in with_potential.shells:
-        for column in range(1, len(shell[1])):
-            lines.append(f"{'SPDFG'[shell[0]]} {len(shell) - 1} 1.0")
-            lines += [f"{row[0]:.10e} {row[column]:.10e}" for row in shell[1:]]
-    (tmp_path / "bare.gbs").write_text("\n".join([*lines, "****", ""]))
-    basis = f"6-31g,{symbol}={tmp_path / 'bare.gbs'}"
-    with recorded_error(InputError):
-        orbital_basis(basis, molecule(f"H 0 0 0; {symbol} 0 0 1.6"))
-    as_ghost = orbital_basis(basis, molecule(f"H 0 0 0; H 0 0 0.7; @{symbol} 0 0 3"))
-    assert as_ghost.elements[symbol].shells
-
-
-@pytest.mark.parametrize(("atom", "said"), [("I", True), ("@I", False)])
-def test_a_report_names_core_potential_and_fitting_error_of_an_atom_but_of_no_ghost(
-    atom: str, said: bool
-) -> None:
-    found = molecule(f"H 0 0 0; H 0 0 0.7; {atom} 0 0 3")
-    basis = replace(orbital_basis("def2-svp", found), errors={"H": 1e-5, "I": 2e-5})
-    by_atom = orbital_basis("def2-svp,3=def2-tzvp", found)
-    assert by_atom.ecp_electrons == basis.ecp_electrons == {"H": 0, "I": 28}
-    assert ("orbital, I" in dict(_facts_of_set(found, "orbital", basis, 1))) == said
-    (line,) = fitting_errors(found, None, basis)
-    assert ("I +2.0e-05" in line) == said and "H +1.0e-05" in line
-
-
-def gbs(folder: Path, name: str = "6-31G") -> Path:
-    """A file with PySCF's own numbers for a set."""
-    from pyscf.gto import basis
-
-    path = folder / "mine.gbs"
-    path.write_text((Path(basis.__file__).parent / "pople-basis" / f"{name}.dat").read_text())
-    return path
-
-
-def test_an_energy_of_a_file_is_that_of_the_set_in_it(tmp_path: Path) -> None:
-    path = gbs(tmp_path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as editors on Windows write it
-    settings = {**TIGHT, "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
-    from_file = dfmp2.run(molecule(WATER), str(path), allow_poor_fit=True, **settings)
-    named = dfmp2.run(molecule(WATER), "6-31g", allow_poor_fit=True, **settings)
-    assert abs(from_file.total_energy - named.total_energy) < 1e-11
-    assert from_file.orbital_basis.name == "mine.gbs"
-    assert "NWChem" in from_file.orbital_basis.elements["O"].source
-    # Without named fitting sets, those for a file are generated from its exponents.
-    default = dfmp2.run(molecule(WATER), f"6-31g,H={path}", **TIGHT)
-    assert default.mp2_fitting.elements["H"].name == "auto(mine.gbs)"
-    assert default.mp2_fitting.elements["O"].name == "cc-pvdz-ri"
-
-
-def test_the_content_of_a_file_counts_and_not_its_path(tmp_path: Path) -> None:
-    first, second, third = (tmp_path / name for name in ("a", "b", "c"))
-    for folder, basis in ((first, "6-31G"), (second, "6-31G"), (third, "3-21G")):
-        folder.mkdir()
-        gbs(folder, basis)
-    prints = [
-        fingerprint(molecule(WATER), Options(f"sto-3g,O={folder / 'mine.gbs'}"))
-        for folder in (first, second, third)
-    ]
-    assert prints[0] == prints[1] != prints[2]
-    options = Options(f"sto-3g,O={first / 'mine.gbs'}")
-    (first / "mine.gbs").write_text("changed")
-    with recorded_error(InputError):
-        orbital_basis(options.basis, molecule(WATER))
-    assert title_of(options.basis) == "sto-3g,O=mine.gbs"
-    assert str(tmp_path) not in with_contents(options.basis)
-
-
-def test_resume_and_compare_know_the_file(call: Runner, folder: Path) -> None:
-    gbs(folder)
-    asked = ("--basis", "sto-3g,O=mine.gbs", "--frozen-core", "auto")
-    first = succeed(call("run", "h2o.xyz", *asked, "--json")).json
-    assert first["basis"] == "sto-3g,O=mine.gbs"
-    (folder / "sub").mkdir()
-    (folder / "mine.gbs").rename(folder / "sub" / "mine.gbs")
-    moved = ("--basis", "sto-3g,O=sub/mine.gbs", "--frozen-core", "auto")
-    again = succeed(call("run", "h2o.xyz", *moved, "--resume", "--json")).json
-    assert again["mp2_total_energy"] == first["mp2_total_energy"]
-    (folder / "sub" / "mine.gbs").unlink()
-    compared = succeed(call("compare", "h2o.dfmp2.h5", "--json")).json
-    assert compared["passed"]
-
-
 def test_files_may_have_comments_exponents_with_d_and_sp_shells() -> None:
     text = (
         "! made by hand\r\n****\r\n-C 0\r\nSP 2 1.0\r\n2.94D+00 -0.1 0.16 ! two\r\n.5 1. .6\r\n****"
@@ -303,23 +184,6 @@ def test_shells_of_every_letter_and_terms_of_every_power() -> None:
 
 
 # --- parts ----------------------------------------------------------------------------------------
-
-
-def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
-    path = gbs(tmp_path)
-    with recorded_error(InputError):
-        dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
-    with recorded_error(InputError):
-        dfmp2.run(molecule("I 0 0 0; I 0 0 2.7"), "sto-3g,2=def2-svp")
-    path.write_text("BASIS\nI S\n9 1\nI P\n1 1\nEND\nECP\nI nelec 26\nI ul\n2 1 1\nEND\n")
-    with recorded_error(InputError):
-        dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
-    with recorded_error(InputError):
-        dfmp2.cbs(molecule(WATER), "cc-pv[dt]z,O=cc-pv[dt]z")
-    from dfmp2.interop.qcschema import read_keywords
-
-    with recorded_error(InputError):
-        read_keywords(f"sto-3g,O={path}", "mp2", {}, {})
 
 
 # --- several molecules ----------------------------------------------------------------------------
@@ -365,13 +229,6 @@ def test_species_have_their_part_of_a_basis(species_files: Path) -> None:
         OF_ALL,
         "6-31g",
     ]
-    with recorded_error(InputError):
-        react(f"{OF_ALL},Na=sto-3g")
-    with recorded_error(InputError):
-        react("Li=sto-3g,O=3-21g")
-    # Atoms are numbered within each species, so a number must exist in all of them.
-    with recorded_error(InputError):
-        react(f"{OF_ALL},3=sto-3g")
 
 
 @pytest.mark.slow
@@ -384,56 +241,6 @@ def test_a_stored_species_has_its_part_of_the_basis(species_files: Path) -> None
     assert stored == pytest.approx(expected, abs=1e-9)
     with recorded_error(InputError):
         react(lih="other/lih.h5")
-
-
-def test_items_of_a_batch_have_their_part_of_a_basis(species_files: Path) -> None:
-    files = [f"{name}.xyz" for name in SPECIES]
-    batch = make_batch(files, {"basis": OF_ALL, "threads": 1}, species_files / "out")
-    for one in read_inputs(batch):
-        row = compute_item(one, None, None, "", WorkerShare(1, 4 * 10**9))
-        assert row.status == "complete", row.error
-        run = hdf5.read(row.output)
-        own = {symbol: SETS[symbol] for symbol in run.molecule.elements}
-        assert run.total_energy == pytest.approx(sum(pyscf_energies(run, own, {})), abs=1e-6)
-    assert [row.status for row in look_items(batch)] == ["complete"] * len(SPECIES)
-    assert collect(batch).notes()["basis"] == OF_ALL  # their bases are parts of one
-    dfmp2.write(dfmp2.run("lih.xyz", "6-31g", threads=1), "out/lih.h5", overwrite=True)
-    values = dict.fromkeys(SPECIES, OF_ALL) | {"lih": "6-31g"}
-    items = [make_batch([f"{name}.xyz"], {"basis": values[name]}, batch.output) for name in values]
-    mixed = replace(batch, items=tuple(one.items[0] for one in items))
-    with recorded_error(InputError):
-        collect(mixed)
-
-
-def test_a_set_of_no_item_is_refused(species_files: Path) -> None:
-    """By each item; a shard does not know the other items, so it is refused before shards are
-    made."""
-    values = {"basis": f"{OF_ALL},Na=sto-3g"}
-    batch = make_batch(["lih.xyz", "oh.xyz"], values, species_files / "out")
-    for one in read_inputs(batch):
-        assert "there is no Na in any of the molecules" in str(one.molecule)
-    with recorded_error(InputError):
-        inputs_to_share(batch)
-    assert all(isinstance(one.molecule, Molecule) for one in read_inputs(batch, whole=False))
-    # An unreadable item might have it: it reports its own error, and the others go on.
-    unread = make_batch(["lih.xyz", "none.xyz"], values, species_files / "out")
-    first, second = read_inputs(unread)
-    assert isinstance(first.molecule, Molecule) and "none.xyz" in str(second.molecule)
-
-
-@pytest.mark.slow
-def test_a_batch_on_the_command_line_has_parts_of_a_basis(
-    call: Runner, species_files: Path
-) -> None:
-    files = [f"{name}.xyz" for name in SPECIES]
-    batch = ("batch", "run", *files, "--output", "out", "--threads", "1")
-    succeed(call(*batch, "--basis", OF_ALL))
-    assert call("batch", "status", "out", "--json").json["complete"] == len(SPECIES)
-    again = succeed(call(*batch, "--basis", OF_ALL))
-    assert "(4 of them before)" in again.out
-    refused = call("batch", "run", *files, "--output", "no", "--basis", f"{OF_ALL},Na=sto-3g")
-    assert refused.code == 9 and "there is no Na in any of the molecules" in refused.out
-    assert not list(Path("no").glob("*.h5"))
 
 
 # --- fragments ------------------------------------------------------------------------------------
@@ -461,56 +268,7 @@ def test_fragments_by_bonds_are_those_by_hand_and_keep_their_sets() -> None:
     assert ghosts.orbital_basis.elements["N4"].name == "6-31g"
 
 
-INTERLEAVED = "H 0 0 0; H 5 0 0; H 0 0 0.74; H 5 0 0.74"
-
-
-@pytest.mark.parametrize(
-    ("atoms", "parts"),
-    [
-        (f"{INTERLEAVED}; He 0 9 0", [(0, 2), (1, 3), (4,)]),
-        (f"{INTERLEAVED}; @He 0 9 0", [(0, 2), (1, 3)]),
-        ("C 4.5 0 0; C 0 0 0; C 3 0 0; C 1.5 0 0", [(0, 1, 2, 3)]),
-    ],
-)
-def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds(
-    atoms: str, parts: list[tuple[int, ...]]
-) -> None:
-    assert bonded_parts(molecule(atoms)) == parts
-
-
-@pytest.mark.slow
-def test_a_charged_complex_by_bonds_asks_for_the_charges_of_its_fragments() -> None:
-    ion = molecule("Li 0 0 0; H 0 0.37 2.4; H 0 -0.37 2.4", charge=1)
-    with recorded_error(InputError):
-        dfmp2.interaction(ion, "6-31g", fragments="auto")
-    found = dfmp2.interaction(ion, "6-31g", fragments="auto", charges="1,0", **TIGHT)
-    assert [run.molecule.charge for run in found.runs.values()] == [1, 1, 1, 0, 0]
-
-
 # --- files of results -----------------------------------------------------------------------------
-
-
-def test_a_result_with_sets_of_atoms_is_read_exported_and_compared(tmp_path: Path) -> None:
-    result = dfmp2.run(molecule(WATER), "sto-3g,O=6-31g,3=6-31g**", **TIGHT)
-    hdf5.write(result, tmp_path / "mixed.h5")
-    back = hdf5.read(tmp_path / "mixed.h5")
-    assert back == result
-    assert back.orbital_basis.elements["H3"].symbol == "H"
-    document = json.loads(export(result, "qcschema"))
-    basis = document["wavefunction"]["basis"]
-    assert basis["atom_map"] == ["O", "H", "H3"]
-    shells = [len(basis["center_data"][key]["electron_shells"]) for key in basis["atom_map"]]
-    assert shells == [5, 1, 3]
-    assert b"[GTO]" in export(result, "molden")
-    import trexio
-
-    (tmp_path / "mixed.trexio").write_bytes(export(result, "trexio"))
-    with trexio.File(str(tmp_path / "mixed.trexio"), "r", trexio.TREXIO_HDF5) as file:
-        assert trexio.read_ao_num(file) == result.sizes.nao
-        centres = list(trexio.read_basis_nucleus_index(file))
-    assert [centres.count(atom) for atom in range(3)] == [5, 1, 3]
-    with recorded_error(UnsupportedByBackend):
-        psi4.psi4_input(result, 10**9)
 
 
 @pytest.mark.slow

@@ -15,24 +15,18 @@ import pytest
 
 import dfmp2
 from dfmp2.cli import console
-from dfmp2.cli.batch import item_lines
-from dfmp2.cli.geometry import GeometryFiles
 from dfmp2.output.document import (
     WIDEST,
-    Table,
-    aligned,
     displayed_width,
     fitted_lines,
 )
 from dfmp2.output.reports.study import main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
 from dfmp2.output.text import (
-    _quantity,
     brief_report,
     brief_study,
     study_report,
 )
-from tests.conftest import Terminal
 
 RUNS = Path(__file__).parent / "data" / "stored_runs"
 SCF_FAILED = (
@@ -46,176 +40,10 @@ SCF_FAILED = (
 # --- text -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [
-        ("water", 5),
-        ("水", 2),
-        ("e\u0301", 1),
-        ("naïve", 5),
-        ("水分子 H2O", 10),
-        ("a\u200db", 2),
-        ("\uff21\uff22", 4),
-    ],
-)
-def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
-    assert displayed_width(text) == width
-
-
-@pytest.mark.parametrize(
-    ("name", "readable"),  # in JSON, with spaces, and on a screen
-    [
-        ("cp corrected interaction energy", "interaction energy, CP-corrected"),
-        ("uncorrected interaction energy", "interaction energy, uncorrected"),
-        ("counterpoise correction", "CP correction"),
-        ("scf cp corrected interaction energy", "SCF, CP-corrected"),
-        ("scf uncorrected interaction energy", "SCF, uncorrected"),
-        ("correlation counterpoise correction", "correlation, CP correction"),
-        ("scs mp2 correlation uncorrected interaction energy", "SCS-MP2 correlation, uncorrected"),
-        ("mp2 correlation counterpoise correction", "MP2 correlation, CP correction"),
-        ("reaction energy", "reaction energy"),
-        ("sos mp2 correlation reaction energy", "SOS-MP2 correlation part"),
-        ("cbs scf total energy", "SCF total energy at the limit"),
-        ("cbs mp2 same spin correlation energy", "same spin at the limit"),
-        ("mp2 opposite spin correlation reaction energy", "opposite spin part"),
-        ("optimized total energy", "energy of the last geometry"),
-        ("max gradient", "largest gradient"),
-        ("lowest first", "first coordinate of the lowest point"),
-        ("lowest second", "second coordinate of the lowest point"),
-        ("lowest energy", "energy of the lowest point"),
-        ("gibbs energy correction", "Gibbs energy correction"),
-    ],
-)
-def test_names_of_numbers_are_readable(name: str, readable: str) -> None:
-    assert _quantity(name) == readable
-
-
-def test_columns_with_wide_characters_are_aligned() -> None:
-    rows = [("水", "1.0"), ("water", "2.0"), ("e\u0301thanol", "3.0")]
-    lines = aligned(Table("", ("name", "#E"), rows))
-    assert {displayed_width(line) for line in lines} == {12}
-
-
-@pytest.mark.parametrize(
-    "name", ["h2o", "水分子の平衡構造における計算その一二三四五六七八九十の構造", "x" * 100]
-)
-@pytest.mark.parametrize(
-    "remark",
-    ["E(MP2) = -1234.1234567890 Eh, 12345.6 s", SCF_FAILED, "", "a: " + "word " * 100 + ": do it"],
-)
-def test_an_item_of_a_batch_fits_a_terminal(name: str, remark: str) -> None:
-    lines = item_lines("failed (12)", name, remark).splitlines()
-    assert max(map(displayed_width, lines)) <= WIDEST
-    assert lines[0].startswith("failed (12)") and len(lines) <= 6
-    assert (
-        " ".join(lines).split()[-1:] == [f"failed (12) {name} {remark}".split()[-1]] or not remark
-    )
-
-
-def test_units_stand_below_names_where_a_table_is_too_wide() -> None:
-    heads = ["basis", *(f"#energy of kind {k} / Eh" for k in range(5))]
-    rows = [("cc-pvdz", *(f"-123.123456789{k}" for k in range(5)))]
-    lines = fitted_lines(Table("", heads, rows))
-    assert "energy of kind" in lines[0] and "/ Eh" not in lines[0]
-    assert lines[2].split() == ["basis", *(["/", "Eh"] * 4)]
-    assert max(map(len, lines)) <= WIDEST
-
-
 # --- colour ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "red"),
-    [
-        ("0.9  failed with code 4", "failed with code 4"),
-        ("failed (4)   h2o", "failed (4)"),
-        ("2 complete, 1 failed, 0 pending", "1 failed"),
-        ("2 complete, 0 failed, 0 pending", ""),
-        ("failure: The certificate fails", "failure:"),
-        ("minimum: 0 imaginary modes of 3", ""),
-        ("transition state: 1 imaginary mode of 3", "imaginary mode"),
-        ("10 imaginary modes", "imaginary modes"),
-        ("NO STATIONARY POINT: the gradient", "NO STATIONARY POINT"),
-        ("h2o is TOO COLD: rotations", "TOO COLD"),
-        ("h2o is NO MINIMUM and no", "NO MINIMUM"),
-        ("dfmp2 NOT FINISHED: not", "NOT FINISHED"),
-        ("SCS-MP2 total  -76.2268", ""),
-    ],
-)
-def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is red if the output is no terminal or NO_COLOR is set."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    shown = console.styled(line)
-    if red:
-        assert f"\x1b[31m{red}\x1b[0m" in shown and shown.count("\x1b[31m") == 1
-    else:
-        assert shown == line
-    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
-        with monkeypatch.context() as changed:
-            changed.setenv(name, value)
-            assert console.styled(line) == line
-
-
 # --- lines of a terminal ---------------------------------------------------------------------------
-
-
-ENDINGS = (  # a line, and where it is broken
-    (
-        "dfmp2 finished: E(MP2, total) = -76.2307247547 Eh, E(corr) = -0.2039736142 Eh -> h2o.dfmp2.h5",
-        ["E(corr) = -0.2039736142 Eh", "    -> h2o.dfmp2.h5"],
-    ),
-    (
-        "dfmp2 finished: E(B2PLYP-D3(BJ), total) = -93.3906123002 Eh, E(corr) = -0.1163371325 Eh "
-        "-> hcn.b2plyp.h5",
-        [" Eh,", "    E(corr) = -0.1163371325 Eh -> hcn.b2plyp.h5"],
-    ),
-    (
-        "dfmp2 finished: stationary point after 2 steps, E = -56.3850392221 Eh; nh3.opt.xyz, "
-        "nh3.opt.trajectory.xyz -> nh3.h5",
-        ["E = -56.3850392221 Eh;", "    nh3.opt.xyz, nh3.opt.trajectory.xyz -> nh3.h5"],
-    ),
-    (
-        "dfmp2 finished: co + h2o -> co2 + h2: dE = -117.3907, dH = -126.4923, dG = -108.4967 kJ/mol",
-        ["dH = -126.4923,", "    dG = -108.4967 kJ/mol"],
-    ),
-    (
-        "dfmp2 prepared: E(SCF) = -74.9631099110 Eh -> h2o.prepared.h5; go on: dfmp2 energy --from "
-        "h2o.prepared.h5",
-        ["h2o.prepared.h5; go on:", "    dfmp2 energy --from h2o.prepared.h5"],
-    ),
-    (
-        "dfmp2: h2o.xyz: the SCF did not converge: start from other orbitals with dfmp2 run "
-        "h2o.xyz --scf-from other.h5; the rest is unchanged",
-        [
-            "start from other orbitals with",
-            "    dfmp2 run h2o.xyz --scf-from other.h5; the rest is unchanged",
-        ],
-    ),
-    (
-        "dfmp2: /a/folder/that/is/long" + 60 * "x" + " is a folder",
-        ["dfmp2:", 60 * "x", "    is a folder"],
-    ),
-    ("dfmp2 finished -> a.h5", ["dfmp2 finished -> a.h5"]),
-)
-
-
-@pytest.mark.parametrize(("line", "ends"), ENDINGS)
-def test_a_line_is_broken_between_words_on_a_terminal(line: str, ends: list[str]) -> None:
-    """Never inside a path, a command or a value with its unit; other output stays one line for
-    programs."""
-    shown = console.fitted(line, Terminal()).split("\n")
-    assert [part[-len(end) :] for part, end in zip(shown, ends, strict=True)] == ends
-    for part in shown:
-        assert displayed_width(part) <= 80 or " " not in part.removeprefix("dfmp2: ").strip()
-    assert " ".join(part.strip() for part in shown) == line
-    assert console.fitted(line, io.StringIO()) == line
-
-
-def test_words_fill_the_width_of_a_terminal() -> None:
-    for width, lines in ((7, ["aaa bbb", "    ccc"]), (6, ["aaa", "    bbb", "    ccc"])):
-        assert console._broken("aaa bbb ccc", width) == lines
 
 
 def test_messages_and_last_lines_fit_a_terminal(
@@ -235,15 +63,6 @@ def test_messages_and_last_lines_fit_a_terminal(
         assert max(map(len, text.splitlines())) <= 80
         assert SCF_FAILED.split()[-1] in text
     assert log.getvalue().splitlines() == [f"warning: {SCF_FAILED}", SCF_FAILED]
-
-
-def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "takes_colour", lambda stream: True)
-    shown = console.styled("Times\n----------\nSCF  1.5\nwarning: slow\nno warning: here\n---\n")
-    assert shown == (
-        "\x1b[1mTimes\x1b[0m\n----------\nSCF  1.5\n\x1b[33mwarning:\x1b[0m slow\n"
-        "no warning: here\n---\n"
-    )
 
 
 # --- studies --------------------------------------------------------------------------------------
@@ -309,23 +128,6 @@ def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
         if "E - lowest" in str(table.heads[count])
     ]
     assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1
-
-
-@pytest.mark.parametrize(
-    ("molecule", "given", "expected"),
-    [
-        ("water.xyz", (None, None), ("x.xyz", "x.trajectory.xyz")),
-        ("x.xyz", (None, None), ("x.optimized.xyz", "x.trajectory.xyz")),
-        ("-", (None, None), ("x.xyz", "x.trajectory.xyz")),
-        ("x.xyz", ("last.xyz", None), ("last.xyz", "x.trajectory.xyz")),
-        ("x.xyz", (None, "all.xyz"), ("x.optimized.xyz", "all.xyz")),
-    ],
-)
-def test_an_optimisation_never_writes_over_its_molecule(
-    molecule: str, given: tuple[str | None, str | None], expected: tuple[str, str]
-) -> None:
-    targets = GeometryFiles(*given).targets(Path("x.h5"), molecule)
-    assert tuple(map(str, targets)) == expected
 
 
 ENDING = 2  # lines of the last sentence on a terminal
