@@ -228,9 +228,9 @@ def differences(case: Case) -> dict[str, tuple[float, float]]:
 # Numbers of the first case of each kind with this seed: the first column printed by `main`.
 SEED = 20261128
 KEPT = (
-    pytest.param(5, id="meta-GGA, anion, D3(BJ)"),
+    pytest.param(5, id="meta-GGA, anion, D3(BJ)", marks=pytest.mark.slow),
     pytest.param(8, id="range-separated, radical, diffuse", marks=pytest.mark.slow),
-    pytest.param(10, id="GGA, anion, diffuse, mixed precision, D3(BJ)"),
+    pytest.param(10, id="GGA, anion, diffuse, mixed precision, D3(BJ)", marks=pytest.mark.slow),
     pytest.param(13, id="XYG3 type, core potential"),
     pytest.param(14, id="GGA, core potential, cation, four-centre, D3(BJ)", marks=pytest.mark.slow),
     pytest.param(21, id="meta-GGA alone, diffuse", marks=pytest.mark.slow),

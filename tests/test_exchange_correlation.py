@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
         "ecp": "def2-svp",
     },
 }
-FUNCTIONALS = ("lda,vwn", "pbe", "camb3lyp", "r2scan", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
+FUNCTIONALS = ("lda,vwn", "camb3lyp", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
 
 
 @cache
@@ -235,10 +235,10 @@ def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
     assert again[0] == fine[0]
 
 
-@pytest.mark.parametrize(("case", "xc"), [("water", "camb3lyp"), ("cation", "r2scan")])
-def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby(case: str, xc: str) -> None:
+def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby() -> None:
     """It misses about 1 % of the change in V and of its contribution to E."""
-    mf = _on_level_3(case)
+    xc = "r2scan"
+    mf = _on_level_3("cation")
     near = np.array(mf.make_rdm1())
     rng = np.random.default_rng(5)
     step = 1e-3 * rng.standard_normal(near.shape)

@@ -143,6 +143,7 @@ def test_psi4_prints_the_same_numbers():
     )
 
 
+@pytest.mark.slow
 def test_the_polarizability_is_that_of_pyscf_in_fields():
     """PySCF's relaxed UHF densities, with the field added to its Hamiltonian here. RHF: `dfmp2
     validate`."""

@@ -43,9 +43,8 @@ OF_TRANSFORM: list[tuple[Molecule, dict[str, Any]]] = [
     (RADICAL, SOS),
     (RADICAL, {**SOS, "reference": "rohf"}),
     (STRETCHED, {**SOS, "auxbasis": "auto"}),
-    (WATER, {**SOS, "basis": "aug-cc-pvtz", "auxbasis": None, "threads": 2}),
+    (WATER, {**SOS, "basis": "aug-cc-pvdz", "auxbasis": None, "threads": 2}),
     (RADICAL, {"method": "xygj-os"}),
-    (RADICAL, {"method": "pwpb95"}),
     (
         RADICAL,
         {"method": "dsd-pbep86", "ss_scale": 0.0, "os_scale": 0.5, "frozen_core": 1},

@@ -19,7 +19,7 @@ LEAST = 0.4
 
 
 def test_symbols_of_angular_momenta_are_those_of_sympy() -> None:
-    """All symbols that couple functions up to f."""
+    """All 3j symbols that couple functions up to f; every fifth 6j symbol up to d."""
     from sympy.physics.wigner import wigner_3j, wigner_6j  # takes half a second to import
 
     checked = 0
@@ -31,7 +31,7 @@ def test_symbols_of_angular_momenta_are_those_of_sympy() -> None:
             checked += 1
         else:
             assert b not in spherical_atom._powers(a, c)
-    for six in itertools.product(range(3), repeat=6):
+    for six in itertools.islice(itertools.product(range(3), repeat=6), 0, None, 5):
         expected = float(wigner_6j(*six))
         assert spherical_atom.six_j(*six) == pytest.approx(expected, rel=1e-13, abs=1e-15)
     assert spherical_atom.six_j(3, 2, 4, 3, 3, 2) == pytest.approx(
