@@ -507,13 +507,11 @@ def call(
     """The same command line in this process, including its workers: no start-up time, and parts can
     be replaced."""
     from dfmp2.cli.main import main
-    from tests.here import HereSlot
 
     # A fork server, if any, does not serve later tests
     monkeypatch.setattr("dfmp2.host.processes._served", [])
     if "workers" not in request.fixturenames:
-        monkeypatch.setattr("dfmp2.execution.pool.Slot", HereSlot)
-        monkeypatch.setattr("dfmp2.host.processes._served", ["none is needed"])
+        work_here(monkeypatch)
     environment = dict(os.environ)
     monkeypatch.chdir(folder)
 
@@ -528,15 +526,21 @@ def call(
     os.environ.update(environment)
 
 
+def work_here(patch: pytest.MonkeyPatch) -> None:
+    """Let the workers of batches and studies compute in this process, without a fork server."""
+    from tests.here import HereSlot
+
+    patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+    patch.setattr("dfmp2.host.processes._served", ["none is needed"])
+
+
 def run_here(*arguments: str, cwd: Path) -> Finished:
     """As `call`, for fixtures that several tests share."""
     from dfmp2.cli.main import main
-    from tests.here import HereSlot
 
     out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
-        patch.setattr("dfmp2.host.processes._served", ["none is needed"])
+        work_here(patch)
         patch.setattr("sys.argv", ["dfmp2", *arguments])  # which is stored in a result
         patch.chdir(cwd)
         code = main(arguments)

@@ -46,7 +46,7 @@ import pytest
 import dfmp2
 from dfmp2.errors.messages import PYTHON, serving
 from dfmp2.planning.rates import DiskRates
-from tests.conftest import run_here, write_rates
+from tests.conftest import run_here, work_here, write_rates
 from tests.report_page import parse
 
 STORED = Path(__file__).parent / "data" / "sessions"
@@ -90,7 +90,14 @@ HOST_KEY = re.compile(
     r"/polarizability/(asymmetry|step_error|dipole_difference)"
 )
 MESSAGE = re.compile("dfmp2: ")  # of a failure, whatever it is about
-CHANGES_ALWAYS = (
+
+
+def compiled(*changes: tuple[str, str]) -> list[tuple[re.Pattern[str], str]]:
+    """Patterns with what is put in their place, for each of many lines."""
+    return [(re.compile(pattern), instead) for pattern, instead in changes]
+
+
+CHANGES_ALWAYS = compiled(
     (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
     (r"<time> on \S+,", "<time> on <host>,"),
@@ -98,19 +105,20 @@ CHANGES_ALWAYS = (
     (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
 )
 # Of memory, which is more in a process that has run other tests.
-SIZE = (r"(\b\d+(\.\d+)?|#) ?(MB|GB|kB|GiB|MiB|bytes)\b", "# bytes")
-MASKED = (
+SIZE = compiled((r"(\b\d+(\.\d+)?|#) ?(MB|GB|kB|GiB|MiB|bytes)\b", "# bytes"))
+TIMES = compiled(
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
     (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
     (r"^ *([a-z]\S*-\S*) +\d+\.\d\d$", r"\1 #"),  # seconds alone, in a table that was too wide
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h)\b", r"# \4"),
-    SIZE,
+)
+COUNTS_AND_ROUNDING = compiled(
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"[-+]?\d(\.\d+)?[eE]-(0[7-9]|[1-9]\d)|\b0\.0e\+00", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
     (r"(?<=difference: )0\b", "#e-#"),
-    *CHANGES_ALWAYS,
 )
+MASKED = [*TIMES, *SIZE, *COUNTS_AND_ROUNDING, *CHANGES_ALWAYS]
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -144,22 +152,25 @@ def here(text: str) -> str:
     return text
 
 
+def without(changes: list[tuple[re.Pattern[str], str]], line: str) -> str:
+    """A line with each pattern replaced by what stands for it."""
+    for pattern, instead in changes:
+        line = pattern.sub(instead, line)
+    return line
+
+
 def whole(text: str) -> list[str]:
     """All lines of a text, with their blanks; of a JSON object, all its values by their path."""
     lines = here(text).splitlines()
     if text.startswith(("{", "[")):
         lines = [f"{path} {rounded(value)}" for path, value in leaves(json.loads(here(text)))]
-    for pattern, instead in CHANGES_ALWAYS:
-        lines = [re.sub(pattern, instead, line) for line in lines]
+    lines = [without(CHANGES_ALWAYS, line) for line in lines]
     return [line.rstrip() for line in lines if line.strip()]
 
 
 def masked(line: str) -> str:
     """A line without what differs between hosts, moments and versions."""
-    line = here(line)
-    for pattern, instead in MASKED:
-        line = re.sub(pattern, instead, line)
-    return " ".join(line.split())
+    return " ".join(without(MASKED, here(line)).split())
 
 
 def of_text(text: str) -> list[str]:
@@ -267,8 +278,8 @@ def of_command(words: list[str]) -> list[str]:
         lines = of_text(done.out)
         told = here(done.err).splitlines()
         told = [line for line in told if MESSAGE.search(line) or not HOST.search(line)]
-        told = [re.sub(*CHANGES_ALWAYS[0], line) for line in told]
-        lines += [re.sub(*SIZE, line) for line in heard(told)]
+        told = [without(CHANGES_ALWAYS[:1], line) for line in told]
+        lines += [without(SIZE, line) for line in heard(told)]
     else:
         lines = of_text(done.out)
         # Without the iterations of an SCF, but with the help after a wrong command.
@@ -362,6 +373,7 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
         elif head.startswith(">>> "):
             with pytest.MonkeyPatch.context() as patch, serving(PYTHON):
                 fix_host(patch)
+                work_here(patch)
                 now = of_expression(head.removeprefix(">>> "), names)
         yield head, below, now
 

@@ -213,7 +213,6 @@ def arguments(
     for module in ("studies", "batch_run"):
         monkeypatch.setattr(f"dfmp2.cli.{module}.start_server", lambda modules: None)
     monkeypatch.setattr("dfmp2.output.hdf5.start_of", lambda options: f"of {options.scf_from}")
-    monkeypatch.setattr("dfmp2.output.hdf5.verify", lambda path: f"hash of {path}")
     monkeypatch.setattr(
         "dfmp2.execution.aws.submit_to_aws",
         lambda requests, inputs, region, profile: {"region": region, "profile": profile},
@@ -230,6 +229,7 @@ def arguments(
             monkeypatch.setattr(function, stop)
     monkeypatch.setattr("dfmp2.studies.frequencies.read_hessian", lambda path: f"of {path}")
     monkeypatch.setattr("dfmp2.output.hdf5.read", lambda path, **_: path)
+    monkeypatch.setattr("dfmp2.output.hdf5.read_verified", lambda path: (path, f"hash of {path}"))
     monkeypatch.setattr(
         "dfmp2.studies.keeper.Keeper",
         lambda path, **how: SimpleNamespace(path=path, written=False, replaces=False, how=how),

@@ -78,42 +78,34 @@ def show(
 
 def _show_result(path: str, run: str | None, *, as_json: bool, pairs: bool, verify: bool) -> None:
     """Print the result in a file, or one result of a study."""
-    from dfmp2.output import hdf5
     from dfmp2.output.json import to_json
-    from dfmp2.output.study import verify_study
     from dfmp2.output.text import pair_table, report
 
-    verified = ""
-    if verify:
-        verified = hdf5.verify(path) if run is None else verify_study(path)
-    stored = _stored_result(path, run, verify=not verify)
+    stored, content = _stored_result(path, run)
     if as_json:
         click.echo(to_json(stored, path), nl=False)
         return
     click.echo(styled(report(stored)).rstrip())
     if pairs:
         click.echo("\n" + pair_table(stored).rstrip())
-    if verified:
-        click.echo(f"content hash verified: {verified}")
+    if verify:
+        click.echo(f"content hash verified: {content}")
 
 
 def _show_study(path: str, *, as_json: bool, as_csv: bool, verify: bool) -> None:
     from dfmp2.output.json import study_csv, study_json
-    from dfmp2.output.study import read_study, verify_study
+    from dfmp2.output.study import read_verified_study
     from dfmp2.output.text import study_report
 
-    verified = ""
-    if verify:
-        verified = verify_study(path)
-    study = read_study(path, verify=not verify)
+    study, content = read_verified_study(path)
     if as_json:
         click.echo(study_json(study, path), nl=False)
     elif as_csv:
         click.echo(study_csv(study), nl=False)
     else:
         click.echo(styled(study_report(study)), nl=False)
-        if verified:
-            click.echo(f"content hashes verified: {verified}")
+        if verify:
+            click.echo(f"content hashes verified: {content}")
 
 
 def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
@@ -133,24 +125,24 @@ def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
             click.echo(f"content hashes verified, B included: {source.sha256}")
 
 
-def _stored_result(path: str, run: str | None, *, verify: bool = True) -> MP2Result:
-    """The result in a file, or one result of a study.
+def _stored_result(path: str, run: str | None) -> tuple[MP2Result, str]:
+    """The result in a file, or one result of a study, and the content hash of the file.
 
     Raises
     ------
     InputError : the study has no run of this name
     """
     from dfmp2.output import hdf5
-    from dfmp2.output.study import read_study
+    from dfmp2.output.study import read_verified_study
 
     if run is None:
-        return hdf5.read(path, verify=verify)
-    study = read_study(path, verify=verify)
+        return hdf5.read_verified(path)
+    study, content = read_verified_study(path)
     if run not in study.runs:
         raise InputError(
             f"--run {run}: {path} holds {', '.join(study.runs) or 'no run'}: name one of these"
         )
-    return study.runs[run]
+    return study.runs[run], content
 
 
 @click.command("report", cls=GroupedCommand)
@@ -252,8 +244,7 @@ def derive_command(
     from dfmp2.output.text import brief_report, last_line
 
     require_output(output, overwrite=overwrite)
-    content = hdf5.verify(result)
-    stored = hdf5.read(result, verify=False)
+    stored, content = hdf5.read_verified(result)
     require_distinct({"RESULT": result, "--output": output})
     derived = derive(
         stored,
@@ -349,7 +340,8 @@ def export_command(
 
     def content(result: str, target: Path) -> bytes:
         require_distinct({"RESULT": result, "--output": target})
-        return export(_stored_result(result, run), to, **given)
+        stored, _ = _stored_result(result, run)
+        return export(stored, to, **given)
 
     if to == "extxyz" and len(results) > 1:
         if output is None:

@@ -50,6 +50,7 @@ from dfmp2.output.hdf5_datasets import (
     set_texts,
     storable,
     stored,
+    stored_hash,
     without_heap,
     write_items,
 )
@@ -142,16 +143,19 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
         return load_group(handle, path, verify=verify)
 
 
-def verify(path: str | Path) -> str:
-    """Check the stored hash of a result file against its content and return it.
-
-    Raises
-    ------
-    InputError, ResultFileError : as for `read`, or the hashes differ
-    """
+def read_verified(path: str | Path) -> tuple[MP2Result, str]:
+    """The result stored in a file, and its content hash, which is checked first; raises as
+    `read`."""
     with open_checked(path) as handle:
         _require_known(handle, path)
-        return require_hash(read_contents(handle), path, read_attribute(handle, "content_sha256"))
+        contents = read_contents(handle)
+        content_hash = require_hash(contents, path, stored_hash(handle))
+        return load(contents, path), content_hash
+
+
+def verify(path: str | Path) -> str:
+    """The content hash of a result file, after checking it; raises as `read`."""
+    return read_verified(path)[1]
 
 
 # --- a result in a group --------------------------------------------------------------------------
@@ -236,7 +240,7 @@ def load_group(
         contents = read_contents(group)
     result = load(contents, path)
     if verify:
-        require_hash(contents, path, read_attribute(group, "content_sha256"))
+        require_hash(contents, path, stored_hash(group))
     return result
 
 

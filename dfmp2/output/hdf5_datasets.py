@@ -88,6 +88,11 @@ def require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expecte
     return found
 
 
+def stored_hash(group: h5py.Group) -> str:
+    """The content hash that a group claims to have; "None" if it has none."""
+    return str(read_attribute(group, "content_sha256"))
+
+
 def hash_of(values: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 over names, types, shapes and bytes of datasets, in the order of their names."""
     digest = hashlib.sha256()

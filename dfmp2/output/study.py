@@ -35,6 +35,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5_datasets import (
     Dataset,
+    Groups,
     attributes_of,
     by_group,
     file_bytes,
@@ -47,6 +48,7 @@ from dfmp2.output.hdf5_datasets import (
     require_hash,
     storable,
     stored,
+    stored_hash,
     write_items,
 )
 from dfmp2.units import counted_text
@@ -360,15 +362,16 @@ class StudyWriter:
         self._file = h5py.File(
             f"runs-{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False
         )
+        self._waiting: dict[str, tuple[MP2Result, bool]] = {}
 
     def add(self, name: str, result: MP2Result, *, packed: bool = False) -> None:
-        """Keep a run; packed, like a file of a batch, it takes a third of the time."""
-        hdf5.store(self._file.create_group(f"runs/{name}"), result, packed=packed)
+        """Put a run into the next `write`; packed, like a file of a batch, it takes a third of the
+        time."""
+        self._waiting[name] = (result, packed)
 
     def replace(self, name: str, result: MP2Result) -> None:
-        """Replace the run of that name."""
-        del self._file[f"runs/{name}"]
-        self.add(name, result)
+        """Replace the run of that name by its reduced form, packed."""
+        self._waiting[name] = (result, True)
 
     def write(self, study: Study) -> None:
         """Write the runs so far with the table and values of `study`.
@@ -378,7 +381,12 @@ class StudyWriter:
         ResultFileError : the file exists and may not be replaced
         ResourceError : the disk is full or the folder cannot be written
         """
-
+        for name, (result, packed) in self._waiting.items():
+            place = f"runs/{name}"
+            if place in self._file:
+                del self._file[place]
+            hdf5.store(self._file.create_group(place), result, packed=packed)
+        self._waiting.clear()
         if "study" in self._file:
             del self._file["study"]
         _store(self._file, study)
@@ -418,76 +426,75 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
     ResultFileError : not a study, damaged, of an unknown version, or changed since it was written
     """
     with open_checked(path) as handle:
-        version = read_attribute(handle, "dfmp2_study_version")
-        if version is None:
-            raise ResultFileError(
-                f"{path}: not a study (no dfmp2_study_version): dfmp2 show prints a single result"
-            )
-        if not isinstance(version, int | np.integer) or int(version) != STUDY_VERSION:
-            raise ResultFileError(
-                f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 "
-                "that wrote it"
-            )
-        kind = read_attribute(handle, "kind")
-        status = read_attribute(handle, "status")
-        if kind not in KINDS or status not in ("complete", "incomplete"):
-            raise ResultFileError(
-                f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "
-                "again"
-            )
-        groups = _contents_of(handle)
-        contents = groups["study"]
-        if verify:
-            require_hash(contents, f"{path}, study", read_attribute(handle, "content_sha256"))
-        given = {"array_names": (), "warnings": (), **stored(by_group(contents), "")}
-        values, table, arrays = (
-            {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
-            for group, names in (
-                ("values", "value_names"),
-                ("table", "table_names"),
-                ("arrays", "array_names"),
-            )
-        )
-        study = Study(
-            kind=kind,
-            title=given["title"],
-            settings=dict(json.loads(given["settings"])),
-            notes=tuple(given["notes"]),
-            values={name: item._replace(value=float(item.value)) for name, item in values.items()},
-            table={
-                name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()
-            },
-            runs={
-                name: hdf5.load_group(
-                    handle[f"runs/{name}"],
-                    f"{path}, {name}",
-                    verify=verify,
-                    contents=groups[f"runs/{name}"],
-                )
-                for name in given["runs"]
-            },
-            complete=status == "complete",
-            arrays=arrays,
-            warnings=tuple(given["warnings"]),
-            **{name: given[name] for name in ("version", "command", "created")},
-        )
-    return study
+        return _load(handle, path, verify=verify)
+
+
+def read_verified_study(path: str | Path) -> tuple[Study, str]:
+    """The study stored in a file, and the content hash of its table; all hashes are checked, and
+    errors are those of `read_study`."""
+    with open_checked(path) as handle:
+        return _load(handle, path, verify=True), stored_hash(handle)
 
 
 def verify_study(path: str | Path) -> str:
-    """Check the stored hashes of the table and of each run, and return that of the table.
+    """The content hash of a study's table; all hashes are checked, and errors are those of
+    `read_study`."""
+    return read_verified_study(path)[1]
 
-    Raises
-    ------
-    ResultFileError : a hash differs
-    """
-    with open_checked(path) as handle:
-        groups = _contents_of(handle)
-        for name, run in handle["runs"].items() if "runs" in handle else ():
-            expected = read_attribute(run, "content_sha256")
-            require_hash(groups[f"runs/{name}"], f"{path}, {name}", expected)
-        expected = read_attribute(handle, "content_sha256")
-        return require_hash(groups["study"], f"{path}, study", expected)
+
+def _load(handle: h5py.File, path: str | Path, *, verify: bool) -> Study:
+    """The study in an open file; parameters and errors as in `read_study`."""
+    version = read_attribute(handle, "dfmp2_study_version")
+    if version is None:
+        raise ResultFileError(
+            f"{path}: not a study (no dfmp2_study_version): dfmp2 show prints a single result"
+        )
+    if not isinstance(version, int | np.integer) or int(version) != STUDY_VERSION:
+        raise ResultFileError(
+            f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 "
+            "that wrote it"
+        )
+    kind = read_attribute(handle, "kind")
+    status = read_attribute(handle, "status")
+    if kind not in KINDS or status not in ("complete", "incomplete"):
+        raise ResultFileError(
+            f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again"
+        )
+    groups = _contents_of(handle)
+    contents = groups["study"]
+    if verify:
+        require_hash(contents, f"{path}, study", stored_hash(handle))
+    by_name = by_group(contents)
+    given = {"array_names": (), "warnings": (), **stored(by_name, "")}
+    values, table, arrays = (
+        _with_units(handle, by_name, group, given[names])
+        for group, names in (
+            ("values", "value_names"),
+            ("table", "table_names"),
+            ("arrays", "array_names"),
+        )
+    )
+    return Study(
+        kind=kind,
+        title=given["title"],
+        settings=dict(json.loads(given["settings"])),
+        notes=tuple(given["notes"]),
+        values={name: item._replace(value=float(item.value)) for name, item in values.items()},
+        table={name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()},
+        runs={
+            name: hdf5.load_group(
+                handle[f"runs/{name}"],
+                f"{path}, {name}",
+                verify=verify,
+                contents=groups[f"runs/{name}"],
+            )
+            for name in given["runs"]
+        },
+        complete=status == "complete",
+        arrays=arrays,
+        warnings=tuple(given["warnings"]),
+        **{name: given[name] for name in ("version", "command", "created")},
+    )
 
 
 def _contents_of(handle: h5py.File) -> dict[str, dict[str, NDArray[Any]]]:
@@ -577,14 +584,21 @@ def _store(handle: h5py.File, study: Study) -> None:
     )
 
 
-def _read(dataset: h5py.Dataset) -> Dataset:
-    if dataset.dtype.kind == "O":
-        value = dataset.asstr()[()]
-    else:
-        value = dataset[()]
-    return Dataset(
-        value, *(str(read_attribute(dataset, name)) for name in ("units", "description"))
-    )
+def _with_units(
+    handle: h5py.File, groups: Groups, group: str, names: Sequence[str]
+) -> dict[str, Dataset]:
+    """Values of a group of the study that were read already, with their units and descriptions."""
+    if len(names) == 0:
+        return {}
+    values = stored(groups, group)
+    found = {}
+    for name in names:
+        dataset = handle[f"study/{group}/{name}"]
+        units, description = (
+            str(read_attribute(dataset, text)) for text in ("units", "description")
+        )
+        found[str(name)] = Dataset(values[name], units, description)
+    return found
 
 
 def _column_items(columns: Mapping[str, Column]) -> dict[str, Dataset]:

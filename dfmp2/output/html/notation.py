@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 
 SUPERSCRIPTS = str.maketrans("-+0123456789", "⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹")
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
@@ -95,6 +96,8 @@ KARLSRUHE = re.compile(
 POPLE = re.compile(r"(?<![\w.-])(sto-\d|\d-\d{2,3}\+{0,2})g(\*{0,2})(?![\w-]|\.\w)")
 
 
+# Nine of ten texts of a page are the same few names of tags and units, or zeros.
+@lru_cache(10_000)
 def written(text: str) -> str:
     """A text of the program with names, units, dates and numbers as people write them, but for
     options and their values."""

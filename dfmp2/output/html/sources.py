@@ -41,7 +41,7 @@ from dfmp2.output.reports.method import asked_for, method_name
 from dfmp2.output.reports.result import in_full
 from dfmp2.output.reports.study import of_study, study_warnings
 from dfmp2.output.reports.study_tables import cell
-from dfmp2.output.study import Study, is_study, read_study, verify_study
+from dfmp2.output.study import Study, is_study, read_verified_study
 from dfmp2.units import DEBYE, counted_text, format_bytes
 
 LONGEST_NAME = 60  # characters of a molecule's name in the summary
@@ -127,14 +127,13 @@ def page(source: Path, title: str | None) -> str:
     if is_batch(source):
         return batch_page(source, title)
     if is_study(source):
-        content = verify_study(source)
-        study = read_study(source, verify=False)
+        study, content = read_verified_study(source)
         runs = [
             Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()
         ]
         return study_page(study, runs, title, Origin(source.name, f"{content} (table)"))
-    content = hdf5.verify(source)
-    return result_page(Entry(source.name, _slim(hdf5.read(source, verify=False)), content), title)
+    result, content = hdf5.read_verified(source)
+    return result_page(Entry(source.name, _slim(result), content), title)
 
 
 def result_page(entry: Entry, title: str | None) -> str:
