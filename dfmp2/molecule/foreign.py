@@ -230,7 +230,12 @@ def _geometry(given: Any, natom: int) -> Any:
         numbers = np.empty(0)
     if numbers.dtype.kind not in "if":
         numbers = np.empty(0)
-    if numbers.shape not in ((3 * natom,), (natom, 3)):
+    if numbers.size == 3 * natom and numbers.shape not in ((3 * natom,), (natom, 3)):
+        raise InputError(
+            f"molecule.geometry has shape {numbers.shape}: expected {(natom, 3)} or "
+            f"{(3 * natom,)} in bohr, x, y, z of each atom"
+        )
+    if numbers.size != 3 * natom:
         raise InputError(
             f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z "
             f"of {counted_text(natom, 'atom')}"
