@@ -94,7 +94,8 @@ def _sum(name: str, what: str, values: Any) -> int:
     total = float(np.sum(values))
     if not np.isfinite(total) or abs(total - round(total)) > 1e-6:
         raise InputError(
-            f"the {what} of the atoms add up to {total:g}: expected a whole number; pass {name}=..."
+            f"the {what} of the atoms add up to {total:.9g}: expected a whole number; pass "
+            f"{name}=..."
         )
     return round(total)
 
