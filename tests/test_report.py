@@ -8,7 +8,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 
@@ -25,7 +24,7 @@ from dfmp2.output.reports.energies import _pair_map, list_pairs, pairs_section
 from dfmp2.output.reports.result import operations
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Stability
-from tests.conftest import listing, pytest_runtest_makereport
+from tests.conftest import pytest_runtest_makereport
 from tests.report_page import enlarged, open_shell, page_of, parse
 
 NASTY = (
@@ -383,31 +382,6 @@ def test_nothing_to_correlate_is_a_page_too(call):
         parse(Path("report.html").read_text(encoding="utf-8")).row("MP2 correlation")[1]
         == "0.0000000000"
     )
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("cut.h5",),
-        ("changed.h5",),
-        ("good.h5", "-o", "old.html"),
-        ("good.html", "-o", "good.html", "--overwrite"),
-        ("-o", "r.html", "empty"),
-    ],
-)
-def test_refusals_leave_nothing(call, folder, water, arguments):
-    content = water.path.read_bytes()
-    (folder / "cut.h5").write_bytes(content[: len(content) // 2])
-    for name in ("changed.h5", "good.h5", "good.html"):
-        (folder / name).write_bytes(content)
-    with h5py.File(folder / "changed.h5", "a") as handle:
-        handle["dfmp2/pairs/opposite_spin"][0, 0] -= 1.0
-    (folder / "old.html").write_text("mine")
-    (folder / "empty").mkdir()
-    before = listing(folder)
-    done = call("report", *arguments)
-    assert (done.code, done.out) == (3, "") and "Traceback" not in done.err
-    assert listing(folder) == before
 
 
 @pytest.mark.parametrize(("required", "outcome"), [(["browser"], "failed"), ([], "skipped")])
