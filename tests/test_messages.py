@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2 import errors
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.help import WISHES
@@ -108,18 +107,6 @@ def test_geometries_that_are_meant_are_no_doubt(name):
     assert unit_doubt(*geometry(FAMILIAR[name])) == ""
 
 
-def test_a_doubt_is_a_warning_that_is_stored(call, folder):
-    """Once for the points of a scan, however long its bonds become."""
-    done = succeed(call("run", "h2o.xyz", *STO3G, "--units", "bohr", "--allow-small-gap"))
-    said = "atoms 1 O and 2 H are 0.507 angstrom apart, 0.52 times the sum of their covalent radii"
-    assert said in done.err and said in " ".join(
-        dfmp2.read(folder / "h2o.dfmp2.h5").diagnostics.warnings
-    )
-    assert "covalent radii" in succeed(call("plan", "h2o.xyz", *STO3G, "--units", "bohr")).err
-    done = succeed(call("scan", "h2.xyz", *STO3G, "--bond", "1,2", "1.2:1.4:3"))
-    assert done.err.count("give --units bohr") == 1
-
-
 def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     (folder / "far.xyz").write_text(MOLECULES["h2"])
     here = succeed(call("plan", "far.xyz", *STO3G)).out
@@ -134,23 +121,6 @@ def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     assert "nki is not installed" in facts["reason"] and facts["trainium"]["trn1"]["lane"] == "nki"
     recorded_failure(call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64"), 6)
     assert call("plan", "far.xyz", *STO3G, "--backend", "cuda").code == 6
-
-
-def test_pytorch_is_a_word_for_torch_wherever_a_backend_is_named(call, folder):
-    (folder / "far.xyz").write_text(MOLECULES["h2"])
-    for arguments in (("--backend", "pytorch"), ()):
-        assert (
-            succeed(call("run", "far.xyz", *STO3G, *arguments, "--json", "--overwrite")).json[
-                "backend"
-            ]
-            == "torch"
-        )
-        os.environ["DFMP2_BACKEND"] = "pytorch"  # `call` puts it back
-    assert Options("sto-3g", backend="pytorch").backend == "torch"
-    assert (
-        "12 of 12 blocks agree"
-        in succeed(call("kernels", "check", "--lane", "pytorch", "--threads", "1")).out
-    )
 
 
 # --- requests for what does not exist -------------------------------------------------------------

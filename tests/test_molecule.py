@@ -171,33 +171,6 @@ def test_neighbours_do_not_depend_on_how_many_atoms_are_taken_at_a_time(
     np.testing.assert_allclose(length, ratio.min(axis=1), rtol=1e-13)
 
 
-def test_value_semantics() -> None:
-    one = water(name="a", source="a.xyz", text="x")
-    assert one == water()
-    assert hash(one) == hash(water())
-    assert one != "water"
-    assert len(one.fingerprint) == 64
-    moved = np.array(WATER)
-    moved[1, 1] = np.nextafter(moved[1, 1], 2)
-    different = [
-        water(charge=1),
-        water(multiplicity=3),
-        water(ghost=(False, True, True)),
-        water(coordinates=moved),
-        water().in_field([[0, 0, 5.0, 0.5]]),
-        water().in_field([[0, 0, 5.0, -0.5]]),
-        water().in_field([[0.2, 0, 0.2217, -0.5]]),  # just more than 0.1 angstrom
-    ]
-    assert len({one, *different}) == 8
-    flipped = np.array(WATER)
-    flipped[:, 0] = -0.0
-    assert water(coordinates=flipped) == one
-    assert water().in_field([[-0.0, 0, 5.0, 0.5]]) == different[4]
-    cation = one.with_state(1, 2)
-    assert (cation, cation.name) == (water(charge=1, multiplicity=2), "a")
-    assert cation.with_state(-1, None) == water(charge=-1, multiplicity=2)
-
-
 def test_coordinates_are_a_read_only_copy() -> None:
     """Those of a molecule that another process made, or a deep copy, too."""
     given = np.array(WATER)
