@@ -136,7 +136,9 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def rounded(value: Any) -> str:
     """As recorded: seven digits, and nothing below 1e-7, which differs between processors."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
+    if isinstance(value, str):  # an escape would run into the digits of a number behind it
+        return json.dumps(value, ensure_ascii=not value.isprintable())
+    if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if abs(value) < 1e-7:
         return "0"

@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from dfmp2.cli import main as main_module
-from dfmp2.errors import InputError
 from dfmp2.output import hdf5
 from tests.conftest import (
     Runner,
@@ -30,45 +28,6 @@ from tests.conftest import (
 from tests.recorded import recorded_error, recorded_failure
 
 H2, H2O, STO3G = "h2.xyz", "h2o.xyz", ("--basis", "sto-3g")
-LONG = "a" * 300
-DISTRIBUTED = {
-    "RANK": "0",
-    "WORLD_SIZE": "2",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "29500",
-}
-
-
-# The table of wrong inputs (`tests.wrong_inputs`) has what is typed in a folder with files.
-@pytest.mark.parametrize(
-    ("arguments", "code", "env"),
-    [
-        ((), 2, {}),
-        (("run", "nowhere.xyz", *STO3G), 3, {}),
-        (("run", H2, *STO3G, "--backend", "nki"), 6, {}),
-        (("run", H2, *STO3G), 2, DISTRIBUTED),
-    ],
-)
-def test_broken_call(
-    arguments: tuple[str, ...],
-    code: int,
-    env: dict[str, str],
-    call: Runner,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    before = listing(folder)
-    done = call(*arguments)
-    recorded_failure(done, code)
-    assert done.out == ""
-    assert listing(folder) == before
-
-
-def test_an_unknown_option_of_a_group(call: Runner) -> None:
-    for option in ("--bassis", "--gpu"):
-        recorded_failure(call("batch", option), 2)
 
 
 def test_a_folder_of_pyscf_that_is_not_there(dfmp2: Runner, folder: Path) -> None:
@@ -77,46 +36,6 @@ def test_a_folder_of_pyscf_that_is_not_there(dfmp2: Runner, folder: Path) -> Non
     done = dfmp2("run", H2, *STO3G, env={"PYSCF_TMPDIR": "/nonexistent/folder"})
     recorded_failure(done, 7)
     assert done.out == ""
-    assert listing(folder) == before
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", H2, *STO3G, "--output"),
-        ("run", H2, *STO3G, "--scf-from"),
-        ("show",),
-        ("compare",),
-        ("derive",),
-        ("energy", "--from"),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("file", [H2O, f"{LONG}.h5"], ids=["foreign", "too long"])
-def test_files_that_are_no_results(
-    arguments: tuple[str, ...], file: str, call: Runner, folder: Path
-) -> None:
-    before = listing(folder)
-    assert call(*arguments, file).code == 3
-    assert listing(folder) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "way_out"),
-    [
-        (("--scf-max-cycles", "2"), 4, "--scf-max-cycles"),
-        (("--precision", "mixed", "--tolerance", "1e-20"), 5, "--precision auto"),
-        (("--backend", "nki-interpreter", "--tolerance", "1e-20"), 5, "--backend cpu"),
-        (("--threads", "1", "--memory", "30MB"), 7, "--memory"),
-    ],
-)
-def test_what_a_run_cannot_reach(
-    options: tuple[str, ...], code: int, way_out: str, call: Runner, folder: Path
-) -> None:
-    before = listing(folder)
-    done = call("run", H2O, *STO3G, "--json", *options)
-    assert (done.code, done.out) == (code, "")
-    assert way_out in done.message
     assert listing(folder) == before
 
 
@@ -173,13 +92,6 @@ def as_nobody() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-def test_a_log_is_a_file_in_a_folder_that_exists(call: Runner, folder: Path) -> None:
-    (folder / "logs").mkdir()
-    for log in ("logs", "none/run.log"):
-        recorded_failure(call("run", H2, *STO3G, "--log", log), 3)
-        assert not (folder / "h2.dfmp2.h5").exists()
 
 
 def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,32 +223,6 @@ def test_output_ends_with_one_line_end(
 
 
 # --- what ends a command --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (InputError("a  b"), 3, "a  b"),
-        (KeyboardInterrupt(), 130, "interrupted"),
-        (click.Abort(), 130, "interrupted"),
-        (click.UsageError("no\n  such thing."), 2, "no such thing (see dfmp2 --help)"),
-        (
-            click.UsageError("wrong", click.Context(click.Command("run"), info_name="dfmp2 run")),
-            2,
-            "wrong (see dfmp2 run --help)",
-        ),
-        (MemoryError(), 7, ""),
-        (
-            OSError(28, "No space left"),
-            7,
-            "",
-        ),
-    ],
-)
-def test_every_end_has_a_line_and_a_code(error: BaseException, code: int, said: str) -> None:
-    found = main_module._said(error)
-    assert found is not None and found[0].startswith(said) and found[1] == code
-    assert main_module._said(ValueError("a fault in dfmp2")) is None
 
 
 def test_letters_that_a_stream_cannot_write_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

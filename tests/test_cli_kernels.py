@@ -15,43 +15,6 @@ from dfmp2.trainium.costs.model import CHIPS, Engines
 from .conftest import succeed
 
 FOUND = contract.Finding(contract.CASES[0], 0.0, 0.0, 0.0, True)
-KEYS = {
-    "makespan_ms",
-    "variant",
-    "dispatch_ms",
-    "engine_ms",
-    "te_utilisation",
-    "hbm_bytes",
-    "neffs",
-    "floor_ms",
-    "sbuf_high_water_bytes",
-    "dma_written_bytes",
-    "makespan_usual_ms",
-    "makespan_slowest_ms",
-    "dispatch_queued_ms",
-    "calls",
-    "floor_share",
-}
-
-
-def test_cost_prints_one_object_with_the_documented_keys(call):
-    facts = succeed(
-        call("kernels", "cost", "--kernel", "K3", "--shape", "medium", "--target", "trn1", "--json")
-    ).json
-    assert set(facts) == KEYS
-    assert facts["te_utilisation"] == pytest.approx(
-        facts["engine_ms"]["tensor"] / facts["makespan_ms"]
-    )
-    tensor, best = facts["engine_ms"]["tensor"], facts["makespan_ms"]
-    assert facts["makespan_usual_ms"] - best == pytest.approx(tensor * (1 / 0.85 - 1))
-    assert facts["makespan_slowest_ms"] - best == pytest.approx(tensor * (1 / 0.40 - 1))
-    assert facts["calls"] == 10  # 6 + 4 blocks of 16 x 16 orbitals
-    assert facts["dispatch_ms"] == pytest.approx(10 * 1.3)
-    # Every call outlasts the submission of the next.
-    assert facts["dispatch_queued_ms"] == pytest.approx(1.3)
-    assert facts["floor_share"] == pytest.approx(facts["floor_ms"] / best)
-    assert facts["floor_ms"] == pytest.approx(2080 * 448**2 * 1536 * 4 / 128**2 / 2.8e6)
-    assert facts["neffs"] == 2
 
 
 def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():

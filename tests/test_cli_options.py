@@ -123,19 +123,6 @@ def test_orbitals_of_an_earlier_result_or_of_pyscf_save_cycles(
         assert found["mp2_total_energy"] == pytest.approx(water.json["mp2_total_energy"], abs=1e-8)
 
 
-@pytest.mark.parametrize(("given", "count"), [("none", 0), ("auto", 1), ("PSI4", 5)])
-def test_frozen_core(call: Runner, given: str, count: int) -> None:
-    """Sodium: 1s is the core of PySCF and ORCA, 1s2s2p that of Psi4; the user is told that they
-    differ."""
-    done = succeed(call("run", "nah.xyz", *STO3G, "--frozen-core", given))
-    assert done.json["frozen_core_orbitals"] == count
-    assert done.json["sizes"]["nocc"] == [6 - count] * 2
-    differs = (
-        "programs freeze different numbers of orbitals for this molecule: pyscf 1, orca 1, psi4 5"
-    )
-    assert (differs in done.err) == (given != "none")
-
-
 # --- compute --------------------------------------------------------------------------------------
 
 

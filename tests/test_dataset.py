@@ -16,20 +16,14 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import Message
 from dfmp2.execution import collect
-from dfmp2.execution.collect import Collection, fit_for_dataset
 from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
-from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.identity import METHOD
 from dfmp2.mp2.properties import Polarizability
-from dfmp2.options import Options
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
 from dfmp2.output.hdf5 import write
-from dfmp2.output.json import numbers_of, write_rows
+from dfmp2.output.json import numbers_of
 from tests.conftest import MOLECULES, run_here, succeed
-from tests.recorded import recorded_error, recorded_failure
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
 NAMES = ("nh2", "Wässer", "oh", "copy")
@@ -321,85 +315,6 @@ def test_equal_geometries_are_left_out(collected):
     assert "copy is left out: it is the geometry of Wässer; --duplicates keeps it" in done.err
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        (
-            "polarizability",
-            SimpleNamespace(passed=False, relaxed=np.eye(3)),
-            "the polarizability fails",
-        ),
-        ("polarizability", SimpleNamespace(passed=True, relaxed=np.eye(3)), ""),
-        ("certificate", SimpleNamespace(accepted=False), "precision error is above"),
-        ("certificate", SimpleNamespace(accepted=True), ""),
-        ("check", SimpleNamespace(passed=False), "the check by PySCF fails"),
-        ("check", SimpleNamespace(passed=True), ""),
-        ("certificate", None, ""),
-        ("molecule", Molecule(("He", "H"), [[0, 0, 0], [0, 0, 3]], (0, 1)), "it has ghost atoms"),
-        ("molecule", Molecule(("He",), [[0, 0, 0]]).in_field([[3, 4, 5, 0.1]]), "point charges"),
-        ("options", Options("sto-3g", solvent="water", stability="off"), "it is in a solvent"),
-    ],
-)
-def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
-    result = dfmp2.read(batch / "out" / "nh2.h5")
-    record = make_record(replace(result, **{name: value}))
-    found = record.unsaid or record.unfit
-    assert reason in found and bool(found) is bool(reason)
-    fit = fit_for_dataset(Collection([record], {}, []), uncertified=True)
-    assert bool(fit.records) is (name != "molecule")  # whose ghosts a frame would list as atoms
-
-
-def test_results_without_a_certificate_are_left_out(batch, tmp_path):
-    """A gradient whose forces do not add up to zero is left out."""
-    result = dfmp2.read(batch / "out" / "nh2.h5")
-    certificate = replace(result.gradient_certificate, translation=1.0)
-    records = [
-        make_record(replace(result, gradient_certificate=certificate), name="bad"),
-        make_record(result, name="good"),
-    ]
-    left = fit_for_dataset(Collection(records, {}, []))
-    assert [record.name for record in left.records] == ["good"]
-    assert "bad is left out: the gradient's certificate fails" in str(left.remarks[0])
-    both = fit_for_dataset(Collection(records, {}, []), uncertified=True, duplicates=True)
-    assert len(both.records) == 2
-    states = [{"name": "doublet"}, {"name": "quartet", "multiplicity": 4}]
-    states.append({"name": "cation", "charge": 1})  # other molecules of the same geometry
-    others = [replace(records[1], **state) for state in states]
-    others.append(replace(records[1], name="scs", method={**records[1].method, "method": "scs"}))
-    assert fit_for_dataset(Collection(others, {}, [])).records == others
-    equal = [replace(records[1], name="energy", forces=None), records[1]]
-    assert fit_for_dataset(Collection(equal, {}, [])).records == records[1:]  # which has forces
-    empty = tmp_path / "none.extxyz"
-    with recorded_error(dfmp2.InputError):
-        write_dataset(empty, "extxyz", [])
-    assert not empty.exists()
-
-
-def test_remarks_on_a_collection_stay_in_its_data_set():
-    remark = Message("1 of 2 items left out of the table: not complete")
-    fit = collect.fit_for_dataset(collect.Collection([], {}, [remark]))
-    assert fit.remarks == [remark]
-
-
-@pytest.mark.parametrize("ending", [".json", ".h5"])
-def test_a_table_of_different_methods_names_all_of_them(ending, batch, tmp_path):
-    """Each option of the method with every value that a row has, in the order of the rows."""
-    record = make_record(dfmp2.read(batch / "out" / "nh2.h5"), name="0")
-    own = [{**record.method, **{name: f"{name}.{row}" for name in METHOD}} for row in (0, 1, 1, 2)]
-    records = [replace(record, name=str(row), method=method) for row, method in enumerate(own)]
-    files = {str(row): f"{row}.xyz" for row in range(4)}
-    collected = collect.Collection(records, files, [])
-    target = tmp_path / f"t{ending}"
-    write_rows(target, collected.rows(), collected.notes(), overwrite=False)
-    if ending == ".json":
-        found = json.loads(target.read_text())
-        assert [row["molecule"] for row in found.pop("items")] == list(files.values())
-    else:
-        with h5py.File(target) as handle:
-            found = dict(handle["batch"].attrs)
-    assert found == {name: f"{name}.0, {name}.1, {name}.2" for name in METHOD}
-
-
 def test_splits_stay_whatever_is_beside_them(batch, collected):
     target, _ = collected("json", "--split", "1:1:2", "--duplicates")
     files = sorted(target.parent.glob("set.*.json"))
@@ -492,20 +407,6 @@ def test_workers_read_the_same(batch, call, monkeypatch, tmp_path):
         succeed(call("batch", "collect", "m.toml", "-o", str(target), "--workers", workers))
         tables.append(target.read_text())
     assert tables[0] == tables[1]
-
-
-def test_other_endings_name_those_that_work(batch, call, monkeypatch):
-    monkeypatch.chdir(batch)
-    for options in (
-        ("-o", "x.parquet"),
-        ("-o", "x.xlsx"),
-        ("-o", "x.csv", "--split", "8:1:1"),
-        ("-o", "x.csv", "--to", "csv", "--split", "8:1"),
-        ("-o", "x.csv", "--to", "csv", "--split", "0:0:0"),
-        ("-o", "out/x.h5", "--to", "h5"),
-    ):
-        recorded_failure(call("batch", "collect", "m.toml", *options), 3)
-    assert not list(batch.glob("x.*"))
 
 
 def test_texts_cannot_break_a_frame(tmp_path, batch):

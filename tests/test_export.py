@@ -30,7 +30,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.export import FORMATS, conventions, export
+from dfmp2.output.export import conventions, export
 from dfmp2.output.export.qcschema import atomic_result, qcschema
 from dfmp2.output.text import report
 from tests.conftest import Runner, Stored
@@ -469,26 +469,7 @@ def test_orbitals_of_another_basis_and_atoms_far_away_are_not_exported(water: St
         export(replace(result, molecule=far), "cube", density=True, of="scf")
 
 
-@pytest.mark.parametrize("to", FORMATS)
-def test_geometry_and_energies_are_enough_for_xyz(to: str, water: Stored) -> None:
-    """And for extended xyz; the other formats need all of a result."""
-    whole = dfmp2.read(water.path)
-    kept = replace(whole, kept="energies")
-    if to in ("xyz", "extxyz"):
-        assert export(kept, to) == export(whole, to)
-    else:
-        with recorded_error(InputError):
-            export(kept, to)
-
-
 # --- the command ----------------------------------------------------------------------------------
-
-
-def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, folder: Path) -> None:
-    (folder / "copy.h5").write_bytes(water.path.read_bytes())
-    done = call("export", "copy.h5", "--to", "xyz", "-o", "copy.h5", "--overwrite")
-    assert done.code == 3
-    assert (folder / "copy.h5").read_bytes() == water.path.read_bytes()
 
 
 def test_without_trexio(

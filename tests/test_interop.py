@@ -24,18 +24,17 @@ from dfmp2.options import Options
 from dfmp2.progress import Silent
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.units import BOHR_PER_ANGSTROM
-from tests.conftest import Finished, Runner, listing
+from tests.conftest import Finished, Runner
 from tests.test_cli_options import GIVEN
 
 ase = pytest.importorskip("ase")
 pytest.importorskip("qcengine")
 pytest.importorskip("qcmanybody")
 
-from ase.build import molecule as molecule_of  # noqa: E402
 from qcelemental import models  # noqa: E402
 
 from dfmp2.interop.ase import DFMP2  # noqa: E402
-from tests.recorded import recorded_error, recorded_failure  # noqa: E402
+from tests.recorded import recorded_error  # noqa: E402
 
 WATER = [
     0.0,
@@ -140,27 +139,6 @@ def test_standard_input(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.json["return_result"] == pytest.approx(again.mp2_total_energy, abs=1e-12)
 
 
-def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None:
-    molecule = {
-        "symbols": ["O", "H", "H"],
-        "geometry": WATER,
-        "fix_com": False,
-        "fix_orientation": True,
-        "comment": "as it was",
-        "masses": [15.99, 1.008, 1.008],
-        "connectivity": [[0, 1, 1.0], [0, 2, 1.0]],
-    }
-    document = v1(molecule, extras={"mine": {"a": 1}, "dfmp2": 5}, keywords={"frozen_core": 1})
-    answer = pipe(document).json
-    assert answer["molecule"] == molecule
-    assert answer["keywords"] == {"frozen_core": 1}
-    assert answer["extras"]["mine"] == {"a": 1}
-    assert answer["extras"]["dfmp2"]["frozen_core_orbitals"] == 1
-    answer = pipe(v2(document)).json
-    assert answer["input_data"] == v2(document)
-    assert answer["molecule"] == molecule
-
-
 @pytest.mark.parametrize("version", [1, 2])
 def test_qcelemental_accepts_result_and_failure(
     pipe: Callable[[Any], Finished], version: int
@@ -215,92 +193,6 @@ def test_drivers(pipe: Callable[[Any], Finished]) -> None:
     assert middle.properties.mp2_dipole_moment is None  # it is that of SCS-MP2
 
 
-def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
-    assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
-    with recorded_error(InputError):
-        qcschema.read_request({**v2(v1()), "schema_name": "qc_schema_input"})
-
-
-REFUSED = [  # (document or text, exit code, error type)
-    ("", 3, "input_error"),
-    ('{"a": NaN}', 3, "input_error"),
-    ('{"id": "a", "id": "b"}', 3, "input_error"),
-    ("[" * 100_000, 3, "input_error"),
-    ('{"id": ' + "9" * 5000 + "}", 3, "input_error"),
-    ("{}", 3, "input_error"),
-    ({**v2(v1()), "specification": {"program": "psi4"}}, 3, "input_error"),
-    (v1(schema_version=3), 3, "input_error"),
-    (v1(schema_name="qcschema_output"), 3, "input_error"),
-    (v1(driver="optimization"), 3, "input_error"),
-    (v1(model={"method": "b3lyp", "basis": "sto-3g"}), 3, "input_error"),
-    (v1(model={"method": "scs-mp22", "basis": "sto-3g"}), 3, "input_error"),
-    (v1(model={"method": "mp2"}), 3, "input_error"),
-    (v1(basis={"name": "mine", "center_data": {}}), 3, "input_error"),
-    (v1(keywords={"scf_type": "df"}), 3, "input_error"),
-    (v1(keywords={"scf_from": "/etc/passwd"}), 3, "input_error"),
-    (v1(keywords={"os_scale": 1.3}), 3, "input_error"),
-    (v1({"symbols": ["H"], "geometry": [0, 0, 0]}), 3, "input_error"),
-    (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error"),
-    (v1(keywords={"backend": "nki"}), 6, "resource_error"),
-    (v1(keywords={"memory": "1MB"}), 7, "resource_error"),
-    (v1(keywords={"point_charge_units": ["bohr"]}), 3, "input_error"),
-    (v1(protocols={"wavefunction": ["all"]}), 3, "input_error"),
-    (v1(keywords={"basis": "sto-3g"}), 3, "input_error"),
-    (v1(keywords={"method": "mp2"}), 3, "input_error"),
-    (v1(keywords={"charge": 1}), 3, "input_error"),
-    (v1(keywords={"multiplicity": 3}), 3, "input_error"),
-    (v1(keywords={"ss_scale": 1.3}), 3, "input_error"),
-    ({**v2(v1()), "extras": {}}, 3, "input_error"),
-    (v1(protocols={"stdout": 1}), 3, "input_error"),
-]
-
-
-@pytest.mark.parametrize(("document", "code", "kind"), REFUSED, ids=map(str, range(len(REFUSED))))
-def test_failed_operation(
-    pipe: Callable[[Any], Finished], folder: Path, document: Any, code: int, kind: str
-) -> None:
-    done = pipe(document)
-    failed = done.json
-    message = failed["error"]["error_message"]
-    assert (done.code, done.message) == (code, f"dfmp2: {message}")
-    if code == 3 and len(document) < 5000:  # else numbers, or words of the host or of Python
-        recorded_failure(done, 3)
-    assert failed["success"] is False
-    assert failed["error"]["error_type"] == kind
-    assert failed["error"]["extras"]["exit_code"] == code
-    assert failed["input_data"] == {"{}": {}}.get(str(document), document)
-    assert not [name for name in listing(folder) if name.endswith(".h5")]
-
-
-FACTORS = {"os_scale": 0.3, "ss_scale": 0.1}
-SPECIFIED = {"driver": "energy", "model": {"method": "mp2", "basis": "sto-3g"}}
-BARE = {"molecule": v1()["molecule"], "specification": SPECIFIED}
-FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # documents, and options
-    (v1(provenance={}, protocols={"stdout": False, "error_correction": {}}, extras={"a": 1}), {}),
-    (BARE, {}),
-    ({**BARE, "specification": {**SPECIFIED, "program": "DFMP2", "schema_name": "x"}}, {}),
-    ({**BARE, "provenance": {}, "id": "a"}, {}),
-    *((v1(model={"method": name, "basis": "sto-3g"}), {}) for name in ("DF-MP2", " ri-mp2")),
-    (
-        v1(model={"method": "custom-dh", "basis": "sto-3g"}, keywords={"xc": "pbe0", **FACTORS}),
-        {"method": "custom-dh", "xc": "pbe0", **FACTORS},
-    ),
-    (
-        v1(model={"method": "scs-mp2", "basis": "sto-3g"}, keywords={"os_scale": None}),
-        {"method": "scs-mp2"},
-    ),
-]
-
-
-@pytest.mark.parametrize(("document", "options"), FORMS)
-def test_requests_in_their_other_forms(document: Any, options: dict[str, Any]) -> None:
-    """Names in any case, prefixes, the version from the form, and fields without effect."""
-    found = qcschema.read_request(document)
-    assert found.molecule == qcschema.read_request(v1()).molecule
-    assert found.options == Options(basis="sto-3g", **options)
-    assert found.version == (2 if "specification" in document else 1)
-
-
 def test_a_failed_check_is_no_result(
     pipe: Callable[[Any], Finished], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,19 +200,6 @@ def test_a_failed_check_is_no_result(
     done = pipe(v1(keywords={"check": True, "precision": "fp64"}))
     assert (done.code, done.json["error"]["error_type"]) == (8, "unknown_error")
     assert "PySCF's DF-MP2 differs by" in done.message
-
-
-def test_files_that_are_none(call: Runner, folder: Path) -> None:
-    (folder / "bytes.json").write_bytes(b"\xff\xfe")
-    for name, message in {
-        "none.json": "no such file",
-        ".": "give a JSON file",
-        "bytes.json": "not UTF-8",
-    }.items():
-        done = call("qcschema", name)
-        assert done.code == 3
-        assert message in done.json["error"]["error_message"]
-        assert done.json["input_data"] is None
 
 
 # --- QCEngine and QCManyBody ----------------------------------------------------------------------
@@ -593,71 +472,9 @@ def test_a_dipole_moment_needs_no_forces() -> None:
     assert alone == pytest.approx(relaxed, abs=1e-7) and -0.3 < alone[2] < -0.1  # e angstrom
 
 
-def test_state_of_atoms() -> None:
-    """From the parameters, otherwise from what ASE stores on the atoms."""
-    settings = {**SETTINGS, "basis": "sto-3g", "auxbasis": None}
-
-    def state(atoms: Any, **parameters: Any) -> tuple[int, int, str]:
-        atoms.calc = DFMP2(**settings, **parameters)
-        atoms.get_potential_energy()
-        found = atoms.calc.result
-        return found.molecule.charge, found.molecule.multiplicity, found.reference.kind
-
-    # ASE's own molecule carries its magnetic moment
-    assert state(molecule_of("OH")) == (0, 2, "uhf")
-    assert state(molecule_of("OH"), charge=-1, multiplicity=1) == (-1, 1, "rhf")
-    water = molecule_of("H2O")
-    water.set_initial_charges([0.4, 0.3, 0.3])
-    water.set_initial_magnetic_moments([1.0, 0.0, 0.0])
-    assert state(water) == (1, 2, "uhf")
-    water.set_initial_charges([-0.4, 0.1, 0.1])
-    with recorded_error(InputError):
-        state(water)
-
-
-PARAMETERS: list[dict[str, Any]] = [
-    {"basis": "sto-3g", "method": "mp3"},
-    {"basis": "sto-3g", "functional": "PBE"},
-    {"basis": 6},
-    {"basis": "sto-3g", "frozen_core": [0, 1]},
-    {"basis": "sto-3g", "charge": 0.5},
-    {"basis": "sto-3g", "charge": True},
-    {"basis": "sto-3g", "multiplicity": 1.5},
-    {"basis": "sto-3g", "displacement": True},
-    {"basis": "sto-3g", "displacement": 0},
-    {"basis": "sto-3g", "displacement": 0.5},
-    {"basis": "sto-3g", "displacement": -0.01},
-    {"basis": "sto-3g", "ss_scale": 0.3},
-    {"basis": "sto-3g", "restart": "old.traj"},
-    {"basis": "sto-3g", "point_charge_units": "pm"},
-]
-
-
-@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
-def test_refused_when_made(parameters: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        DFMP2(**parameters)
-
-
-def test_what_is_refused_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of parameters, which then has no effect, atoms, and forces without a certificate."""
-    calculator = DFMP2(**SETTINGS)
-    before = dict(calculator.parameters)
-    with pytest.raises(InputError):
-        calculator.set(basis="cc-pvdz", precision="fp16")
-    assert dict(calculator.parameters) == before
-    periodic = ase.Atoms(
-        "H2", positions=[(0, 0, 0), (0, 0, 0.76)], cell=[5, 5, 5], pbc=(False, False, True)
-    )
-    for atoms in (
-        periodic,
-        ase.Atoms("XH", positions=[(0, 0, 0), (0, 0, 1)]),
-    ):
-        atoms.calc = calculator
-        with recorded_error(InputError):
-            atoms.get_potential_energy()
+def test_forces_without_a_certificate_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 0.0)
-    atoms = ase.Atoms("HF", [[0.1, 0, 0], [0, 0.2, 0.9]], calculator=calculator)
+    atoms = ase.Atoms("HF", [[0.1, 0, 0], [0, 0.2, 0.9]], calculator=DFMP2(**SETTINGS))
     with pytest.raises(ComparisonFailed):
         atoms.get_forces()
 

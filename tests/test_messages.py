@@ -3,12 +3,9 @@ something is asked for that does not exist, and each front end speaks in its own
 
 from __future__ import annotations
 
-import copy
 import copyreg
 import errno
-import json
 import os
-import pickle
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,24 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2 import errors
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.help import WISHES
-from dfmp2.errors import Dfmp2Error, InputError, ResultExists, wishes
+from dfmp2.errors import Dfmp2Error, InputError, wishes
 from dfmp2.errors.messages import (
-    COMMAND_LINE,
-    MANIFEST,
     NOT_GIVEN,
-    PYTHON,
-    QCSCHEMA,
-    Command,
-    Message,
-    N,
-    Option,
-    Placeholder,
-    in_words,
-    joined,
 )
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
 from dfmp2.execution.items import compute_item, error_file, read_input
@@ -47,7 +32,6 @@ from dfmp2.host.files import lock_holder, read_json
 from dfmp2.integrals import spaces
 from dfmp2.interop.qcschema import error_type
 from dfmp2.molecule import mole
-from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Check
@@ -62,38 +46,10 @@ from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.task import Numbers, Step, Task
 from dfmp2.units import BOHR_PER_ANGSTROM
-from tests.conftest import MOLECULES, listing, succeed
+from tests.conftest import MOLECULES, succeed
 from tests.recorded import recorded_error, recorded_failure
 
 STO3G = ("--basis", "sto-3g", "--threads", "1")
-
-
-def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
-    """`except FileExistsError` catches it; the file is replaced as a whole, and only on request."""
-    result, path = dfmp2.read(water.path), tmp_path / "r.h5"
-    dfmp2.write(result, path)
-    path.write_bytes(b"precious")
-    with recorded_error(FileExistsError) as caught:
-        dfmp2.write(result, path)
-    assert isinstance(caught.value, Dfmp2Error) and caught.value.exit_code == 3
-    assert path.read_bytes() == b"precious" and len(listing(tmp_path)) == 1
-    dfmp2.write(result, path, overwrite=True)
-    assert (
-        dfmp2.read(path).mp2_total_energy == result.mp2_total_energy and len(listing(tmp_path)) == 1
-    )
-
-
-def test_a_molecule_has_no_units(tmp_path):
-    hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
-    for units in ("angstrom", "bohr"):
-        with recorded_error(InputError):
-            dfmp2.run(hydrogen, "sto-3g", units=units)
-        with recorded_error(InputError):
-            dfmp2.prepare(hydrogen, "sto-3g", tmp_path / "p.h5", units=units)
-    with recorded_error(InputError):
-        dfmp2.run(hydrogen, "sto-3g", point_charge_units="bohr")
-    (tmp_path / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.4\n")
-    assert dfmp2.run(tmp_path / "h2.xyz", "sto-3g", units="bohr").molecule == hydrogen
 
 
 def geometry(text):
@@ -151,18 +107,6 @@ def test_geometries_that_are_meant_are_no_doubt(name):
     assert unit_doubt(*geometry(FAMILIAR[name])) == ""
 
 
-def test_a_doubt_is_a_warning_that_is_stored(call, folder):
-    """Once for the points of a scan, however long its bonds become."""
-    done = succeed(call("run", "h2o.xyz", *STO3G, "--units", "bohr", "--allow-small-gap"))
-    said = "atoms 1 O and 2 H are 0.507 angstrom apart, 0.52 times the sum of their covalent radii"
-    assert said in done.err and said in " ".join(
-        dfmp2.read(folder / "h2o.dfmp2.h5").diagnostics.warnings
-    )
-    assert "covalent radii" in succeed(call("plan", "h2o.xyz", *STO3G, "--units", "bohr")).err
-    done = succeed(call("scan", "h2.xyz", *STO3G, "--bond", "1,2", "1.2:1.4:3"))
-    assert done.err.count("give --units bohr") == 1
-
-
 def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     (folder / "far.xyz").write_text(MOLECULES["h2"])
     here = succeed(call("plan", "far.xyz", *STO3G)).out
@@ -177,23 +121,6 @@ def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     assert "nki is not installed" in facts["reason"] and facts["trainium"]["trn1"]["lane"] == "nki"
     recorded_failure(call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64"), 6)
     assert call("plan", "far.xyz", *STO3G, "--backend", "cuda").code == 6
-
-
-def test_pytorch_is_a_word_for_torch_wherever_a_backend_is_named(call, folder):
-    (folder / "far.xyz").write_text(MOLECULES["h2"])
-    for arguments in (("--backend", "pytorch"), ()):
-        assert (
-            succeed(call("run", "far.xyz", *STO3G, *arguments, "--json", "--overwrite")).json[
-                "backend"
-            ]
-            == "torch"
-        )
-        os.environ["DFMP2_BACKEND"] = "pytorch"  # `call` puts it back
-    assert Options("sto-3g", backend="pytorch").backend == "torch"
-    assert (
-        "12 of 12 blocks agree"
-        in succeed(call("kernels", "check", "--lane", "pytorch", "--threads", "1")).out
-    )
 
 
 # --- requests for what does not exist -------------------------------------------------------------
@@ -329,126 +256,7 @@ def test_no_option_of_ours_is_foreign() -> None:
         make_options(basis="sto-3g", frozen_cor=1)
 
 
-MISSPELT = [
-    ("cc-pvzd", "cc-pvdz", False),
-    ("cc-pdvz", "cc-pvdz", False),
-    ("ccp-vdz", "cc-pvdz", False),
-    ("cc-pvdzz", "cc-pvdz", False),
-    ("aug-cc-pvzt", "aug-cc-pvtz", False),
-    ("cc-pvtz-aug", "aug-cc-pvtz", False),
-    ("def2-tzpv", "def2-tzvp", False),
-    ("6-13g*", "6-31g*", False),
-    ("sto3-g", "sto-3g", False),
-    ("ri-cc-pvdz", "cc-pvdz-ri", True),
-    ("cc-pvzd-ri", "cc-pvdz-ri", True),
-    ("def2-universal-jkift", "def2-universal-jkfit", True),
-    ("jkfit-def2-universal", "def2-universal-jkfit", True),
-]
-
-
-@pytest.mark.parametrize(("wrong", "right", "fitting"), MISSPELT)
-def test_a_misspelt_basis_is_answered(wrong: str, right: str, fitting: bool) -> None:
-    names = {name.lower() for name in known_names(fitting=fitting).values()}
-    if wrong in names:  # it is the name of a set in another library
-        pytest.skip("a name")
-    assert right in [name.lower() for name in nearest(wrong, names)]
-
-
-def test_names_that_are_like_none_get_no_suggestion() -> None:
-    assert nearest("xyzzy", known_names(fitting=False).values()) == []
-    assert [
-        edits("ab", "ba"),
-        edits("abc", "ac"),
-        edits("", "abc"),
-        edits("kitten", "sitting"),
-    ] == [1, 1, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("basis", "symbols"),
-    [("cc-pvdz", ("C", "I")), ("6-311g", ("Xe", "H")), ("cc-pvdz", ("Og",))],
-)
-def test_a_basis_without_an_element_names_some_that_have_it(
-    basis: str, symbols: tuple[str, ...]
-) -> None:
-    with recorded_error(InputError) as caught:
-        resolve_orbital(basis, symbols)
-    advice = str(caught.value).split("; ")[1]
-    if advice.endswith(" has them"):
-        for name in advice.removesuffix(" has them").split(" or "):
-            assert set(resolve_orbital(name, symbols).elements) == set(symbols)
-
-
 # --- the words of each front end ------------------------------------------------------------------
-
-
-WORDS = [  # part, command line, Python, manifest, QCSchema
-    (Option("frozen_core", 3), "--frozen-core 3", "frozen_core=3", "frozen_core = 3", None),
-    (Option("frozen_core"), "--frozen-core", "frozen_core", "frozen_core", None),
-    (Option("frozen_core", N), "--frozen-core N", "frozen_core=N", "frozen_core = N", None),
-    (Option("scf_from", Placeholder("FILE")), "--scf-from FILE", "scf_from=FILE", None, None),
-    (Option("check", True), "--check", "check=True", "check = true", "keywords.check = true"),
-    (Option("method", "drpa"), "--method drpa", 'method="drpa"', 'method = "drpa"', None),
-    (Option("basis", ""), "--basis ''", 'basis=""', 'basis = ""', 'model.basis = ""'),
-    (Option("scratch", "a b"), "--scratch 'a b'", 'scratch="a b"', 'scratch = "a b"', None),
-    (Option("memory", "30MB"), "--memory 30MB", 'memory="30MB"', 'memory = "30MB"', None),
-    (Option("tolerance", "1e-12"), "--tolerance 1e-12", "tolerance=1e-12", None, None),
-    (Option("threads", np.int64(1)), "--threads 1", "threads=1", "threads = 1", None),
-    (Option("kappa", np.float64(1.5)), "--kappa 1.5", "kappa=1.5", "kappa = 1.5", None),
-    (Option("check", np.bool_(True)), "--check", "check=True", "check = true", None),
-    (Option("fixed", flag="set"), "--set", "fixed", None, None),
-    (Option("coordinate", "1,2", flag="bond"), "--bond 1,2", 'coordinate="1,2"', None, None),
-    (Option("charge", 1), "--charge 1", "charge=1", None, "molecule.molecular_charge = 1"),
-    (Command("run"), "dfmp2 run", "dfmp2.run", "dfmp2 run", "dfmp2 run"),
-]
-
-
-@pytest.mark.parametrize(("part", "shell", "python", "manifest", "schema"), WORDS)
-def test_words_of_each_front_end(
-    part: Any, shell: str, python: str, manifest: str | None, schema: str | None
-) -> None:
-    message = Message("use ", part, " instead")
-    assert message == in_words(message, COMMAND_LINE) == f"use {shell} instead"
-    assert in_words(message, PYTHON) == f"use {python} instead"
-    if manifest:
-        assert in_words(message, MANIFEST) == f"use {manifest} instead"
-    if schema:
-        assert in_words(message, QCSCHEMA) == f"use {schema} instead"
-
-
-@pytest.mark.parametrize("part", [part for part, *_ in WORDS])
-def test_messages_survive_copies_processes_and_files(part: Any) -> None:
-    message = Message("use ", part, " instead")
-    for again in (
-        copy.deepcopy(message),
-        pickle.loads(pickle.dumps(message)),
-        Message.from_json(json.loads(json.dumps(message.to_json())), str(message)),
-    ):
-        assert again == message
-        assert in_words(again, PYTHON) == in_words(message, PYTHON)
-
-
-def test_a_file_of_other_parts_is_its_text() -> None:
-    for parts in (None, 3, [3], [{}], ["other"], [{"option": "x"}]):
-        assert Message.from_json(parts, "the text") == "the text"
-
-
-def test_an_error_carries_its_option_through_wraps_and_processes() -> None:
-    error = InputError(Option("threads", 0), ": expected 1 or more", file="f.xyz", line=3)
-    assert error.option == Option("threads", 0)
-    again = pickle.loads(
-        pickle.dumps(error.prefixed("step 2", Message(" (", Option("memory"), ")")))
-    )
-    assert (type(again), again.file, again.line) == (InputError, "f.xyz", 3)
-    assert str(again) == "step 2: f.xyz, line 3: --threads 0: expected 1 or more (--memory)"
-    again.speak(PYTHON)
-    assert str(again) == "step 2: f.xyz, line 3: threads=0: expected 1 or more (memory)"
-    assert str(error).endswith("--threads 0: expected 1 or more")
-    exists = ResultExists("x.h5: ", Option("overwrite", True), " replaces it")
-    assert isinstance(exists, FileExistsError)
-    exists.speak(PYTHON)
-    assert str(exists) == "x.h5: overwrite=True replaces it"
-    assert joined([Option("a"), Option("bb"), Option("cc")], last=" or ") == "-a, --bb or --cc"
 
 
 def sharing(error: InputError) -> InputError:
@@ -470,47 +278,6 @@ def message_of(call: Any) -> str:
     with pytest.raises(Dfmp2Error) as caught:
         call()
     return str(caught.value)
-
-
-@pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory."""
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def test_numbers_of_numpy_are_numbers(here: Path) -> None:
-    options = Options(
-        "sto-3g",
-        threads=np.int64(2),  # type: ignore[arg-type]
-        frozen_core=np.int32(1),  # type: ignore[arg-type]
-        tolerance=np.float32(0.5),  # type: ignore[arg-type]
-        check=np.bool_(False),  # type: ignore[arg-type]
-        scf_starts=np.array(3),  # type: ignore[arg-type]
-    )
-    assert (options.threads, options.frozen_core, options.tolerance) == (2, "1", 0.5)
-    assert (options.check, options.scf_starts) == (False, 3)
-    assert all(type(x) is int for x in (options.threads, options.scf_starts))
-    result = dfmp2.run("h2.xyz", "sto-3g", threads=np.int64(1), frozen_virtual=np.int16(0))  # type: ignore[arg-type]
-    assert result.mp2_correlation_energy < 0
-    study = dfmp2.optimize("h2.xyz", "sto-3g", max_steps=np.int64(9))  # type: ignore[arg-type]
-    assert study.complete
-    ion = dfmp2.Molecule.from_xyz("h2.xyz", charge=np.int64(1), multiplicity=np.int64(2))  # type: ignore[arg-type]
-    assert (ion.charge, ion.multiplicity) == (1, 2)
-
-
-def test_errors_of_steps_and_items_are_in_the_words_of_python(here: Path) -> None:
-    with recorded_error(InputError):
-        dfmp2.interaction("h2o.xyz", "sto-3g", "1,2-3", multiplicities="3,1", charges="0,0")
-    batch = dfmp2.batch(["h2.xyz"], "sto-3g", "out", frozen_core=9, listener=dfmp2.Listener())
-    (message,) = batch.failed.values()
-    assert message.startswith("frozen_core=9 freezes 9 of the 1 occupied orbitals of H2")
-    with recorded_error(InputError):
-        dfmp2.batch([], "sto-3g", "out")
-    again = dfmp2.batch(["h2.xyz"], "sto-3g", "out", frozen_core=9, listener=dfmp2.Listener())
-    assert again.failed["h2"] == message
-    stored = json.loads((here / "out" / "h2.error.json").read_text())
-    assert stored["message"].startswith("--frozen-core 9 freezes 9")
 
 
 # --- the end of every kind of error ---------------------------------------------------------------

@@ -4,7 +4,6 @@ rules."""
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 import time
 from typing import Any
@@ -28,12 +27,10 @@ from dfmp2.molecule.elements import (
     fills_inner_shell,
     internal_coordinate,
     mass,
-    normalise_symbol,
     radius,
 )
-from dfmp2.molecule.frozen_core import FrozenCore, count_core, dialect_warning, frozen_core_count
+from dfmp2.molecule.frozen_core import FrozenCore, count_core, frozen_core_count
 from dfmp2.molecule.molecule import Molecule, nuclear_repulsion
-from dfmp2.options import parse_bytes
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
     BOHR_PER_ANGSTROM,
@@ -57,17 +54,6 @@ def test_symbols_are_pyscfs() -> None:
         assert element_symbol(number) == symbol
 
 
-def test_symbol_spelling_and_advice() -> None:
-    assert normalise_symbol("CL") == "Cl"
-    for wrong in ("Cll", "D", "", "Zz", "ﬁ", "x" * 10**6, 8):
-        with recorded_error(InputError) as caught:
-            normalise_symbol(wrong)  # type: ignore[arg-type]
-        assert len(str(caught.value)) < 120
-    for number in (0, 119, -1):
-        with recorded_error(InputError):
-            element_symbol(number)
-
-
 def test_masses_and_radii_are_those_of_other_tables() -> None:
     """Masses of the most abundant isotopes from QCElemental, radii of Cordero et al. from ASE."""
     qcelemental = pytest.importorskip("qcelemental")
@@ -79,18 +65,6 @@ def test_masses_and_radii_are_those_of_other_tables() -> None:
     radii = pytest.importorskip("ase.data").covalent_radii[1:97]
     assert [radius(symbol) for symbol in SYMBOLS[:96]] == pytest.approx(list(radii))
     assert len(COVALENT) == 96 and {radius(symbol) for symbol in SYMBOLS[96:]} == {1.69}
-
-
-@pytest.mark.parametrize(("isotope", "usual"), [("B10", "B11"), ("Cl37", "Cl35"), ("H2", "H1")])
-def test_masses_of_lighter_and_heavier_isotopes_are_refused(isotope: str, usual: str) -> None:
-    """Those of the most abundant isotope and of the element pass: B 10.81, Cl 35.45, H 1.008."""
-    of = pytest.importorskip("qcelemental").periodictable.to_mass
-    symbol = usual.rstrip("0123456789")
-    averages = {"B": 10.81, "Cl": 35.45, "H": 1.008}
-    for given in (float(of(usual)), averages[symbol]):
-        elements.require_usual_mass(symbol, given)
-    with recorded_error(InputError):
-        elements.require_usual_mass(symbol, float(of(isotope)))
 
 
 def test_elements_whose_inner_shells_are_filled() -> None:
@@ -147,50 +121,6 @@ def test_factors() -> None:
     assert pytest.approx(4.3597447222071e-18 / 1.602176634e-19, rel=1e-12) == EV_PER_HARTREE
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("3k", 3_000),
-        ("2 MB", 2_000_000),
-        ("1.5 KiB", 1_536),
-        ("1Mi", 1_048_576),
-        ("2TB", 2 * 10**12),
-        ("1Ti", 2**40),
-        (" 8 gb ", 8 * 10**9),
-        ("8GiB", 2**33),
-        (".5MiB", 2**19),
-        ("1TIB", 2**40),
-        ("4G", 4 * 10**9),
-        ("4Gi", 2**32),
-    ],
-)
-def test_parse_bytes(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "8",
-        "0",
-        "-1GB",
-        "0GB",
-        "0.1B",
-        "8XB",
-        "",
-        "1e9GB",
-        "٨GB",
-        "8 K\u0130B",
-        "1e7TB",
-        "9" * 10**6 + "TB",
-    ],
-)
-def test_parse_bytes_refuses(text: str) -> None:
-    with recorded_error(InputError) as caught:
-        parse_bytes(text)
-    assert len(str(caught.value)) < 250
-
-
 def test_coordinates_are_pyscfs_to_the_last_bit() -> None:
     angstrom = np.array([[0.3, 1.234567, -7.7777], [-0.757211, 2.2, 9.1], [33.3, 0.1, 1e-7]])
     atoms = list(zip(("He", "Ne", "Ar"), angstrom.tolist(), strict=True))
@@ -241,52 +171,6 @@ def test_neighbours_do_not_depend_on_how_many_atoms_are_taken_at_a_time(
     np.testing.assert_allclose(length, ratio.min(axis=1), rtol=1e-13)
 
 
-def test_properties() -> None:
-    ghost = water(symbols=("o", "H", "H"), ghost=(True, False, True))
-    assert (ghost.labels, ghost.elements, ghost.numbers.tolist(), ghost.nuclear_charge) == (
-        ("@O", "H", "@H"),
-        ("O", "H"),
-        [8, 1, 1],
-        1,
-    )
-    assert [one.described for one in (ghost, water(charge=-1, multiplicity=2))] == [
-        "molecule (H + ghost HO)",
-        "molecule (H2O, charge -1, multiplicity 2)",
-    ]
-    line = np.arange(9.0)[:, None] * np.array([[0.0, 0.0, 3.0]])
-    kinds = ((*"HCHCHHHO", "Br"), ("S", "H", "H", "O", "O"), ("Cl", "C"), ("Cl", "H"))
-    # Hill: carbon, hydrogen, then by letter; by letter without carbon
-    formulas = [Molecule(symbols, line[: len(symbols)]).formula for symbols in kinds]
-    assert formulas == ["C2H5BrO", "H2O2S", "CCl", "ClH"]
-
-
-def test_value_semantics() -> None:
-    one = water(name="a", source="a.xyz", text="x")
-    assert one == water()
-    assert hash(one) == hash(water())
-    assert one != "water"
-    assert len(one.fingerprint) == 64
-    moved = np.array(WATER)
-    moved[1, 1] = np.nextafter(moved[1, 1], 2)
-    different = [
-        water(charge=1),
-        water(multiplicity=3),
-        water(ghost=(False, True, True)),
-        water(coordinates=moved),
-        water().in_field([[0, 0, 5.0, 0.5]]),
-        water().in_field([[0, 0, 5.0, -0.5]]),
-        water().in_field([[0.2, 0, 0.2217, -0.5]]),  # just more than 0.1 angstrom
-    ]
-    assert len({one, *different}) == 8
-    flipped = np.array(WATER)
-    flipped[:, 0] = -0.0
-    assert water(coordinates=flipped) == one
-    assert water().in_field([[-0.0, 0, 5.0, 0.5]]) == different[4]
-    cation = one.with_state(1, 2)
-    assert (cation, cation.name) == (water(charge=1, multiplicity=2), "a")
-    assert cation.with_state(-1, None) == water(charge=-1, multiplicity=2)
-
-
 def test_coordinates_are_a_read_only_copy() -> None:
     """Those of a molecule that another process made, or a deep copy, too."""
     given = np.array(WATER)
@@ -325,51 +209,6 @@ def test_ten_thousand_atoms_take_no_time() -> None:
     with recorded_error(InputError):
         Molecule(("H",) * 10_000, np.zeros((10_000, 3)))
     assert time.thread_time() - start < 2.0
-
-
-@pytest.mark.parametrize(
-    ("symbols", "charge", "multiplicity", "reason"),
-    [
-        (
-            "NHH",
-            0,
-            1,
-            "^H2N has 9 electrons; multiplicity 1 needs an even number: pass --multiplicity 2",
-        ),
-        (
-            "OHH",
-            0,
-            2,
-            "^H2O has 10 electrons; multiplicity 2 needs an odd number: pass --multiplicity 1",
-        ),
-        ("OHH", 1, 1, "^H2O with charge 1 has 9 electrons; multiplicity 1 needs an even number"),
-        ("NHH", 0, 3, "pass --multiplicity 2"),
-        ("H", 1, 1, "has 0 electrons: expected at least one"),
-        ("H", 3, 1, "has -2 electrons"),
-        ("H", 0, 4, "has 1 electron, too few for multiplicity 4: pass --multiplicity 2 or less"),
-        ("OHH", 0, 1, ""),
-        ("NHH", 0, 2, ""),
-        ("OO", 0, 3, ""),
-        ("N", 0, 4, ""),
-        ("H", 0, 2, ""),
-        ("HH", 0, 3, ""),
-        ("OHH", -1, 2, ""),
-    ],
-)
-def test_electrons_are_pyscfs_or_refused(
-    symbols: str, charge: int, multiplicity: int, reason: str
-) -> None:
-    points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
-    molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
-    if reason:
-        with recorded_error(InputError):
-            molecule.check_electrons({})
-        return
-    atoms = list(zip(symbols, points.tolist(), strict=True))
-    mol = gto.M(
-        atom=atoms, basis="sto-3g", unit="bohr", charge=charge, spin=multiplicity - 1, verbose=0
-    )
-    assert molecule.check_electrons({}) == mol.nelec
 
 
 # --- frozen cores ---------------------------------------------------------------------------------
@@ -455,93 +294,6 @@ def test_psi4_suite() -> None:
     assert count(chain("Kr", "Kr"), "psi4").orbitals == 18
 
 
-@pytest.mark.parametrize(
-    ("atoms", "charge", "orbitals"),
-    [
-        ("Li", 0, 1),
-        ("Li", 1, 0),
-        ("Li", -1, 1),
-        ("Na", 1, 1),
-        ("Mg", 2, 1),  # of 1s 2s 2p the outer four are correlated
-        ("K", 1, 5),
-        ("Sr", 2, 9),
-        ("Cs", 1, 18),
-        ("Fr", 1, 27),
-        ("Al", 1, 5),
-        ("Li Li", 2, 1),  # one shell for the whole molecule
-        ("Li He", 1, 1),
-        ("Li Ne", 1, 2),  # helium has valence electrons
-        ("Rb", 1, 0),  # 28 electrons in its potential
-    ],
-)
-def test_psi4_unfreezes_cations(atoms: str, charge: int, orbitals: int) -> None:
-    result = count(chain(*atoms.split(), charge=charge), "psi4", {"Rb": 28})
-    assert result.orbitals == orbitals
-    unfrozen = orbitals < sum(dict(result.per_element)[symbol] for symbol in atoms.split())
-    assert ("no valence electron" in result.note) == unfrozen
-
-
-def test_other_counts() -> None:
-    # 53 of the 54 core electrons of Gd replaced: one is left, and two atoms have one orbital
-    # together
-    assert [count(chain(*["Gd"] * n), "psi4", {"Gd": 53}).orbitals for n in (1, 2)] == [0, 1]
-    # A core of 60 electrons, six more than Psi4's of lutetium, takes nothing from that of sodium.
-    assert count(chain("Lu", "Na"), "psi4", {"Lu": 60}).orbitals == 5
-    ghosts = count(chain("O", "Na", "H", "H", ghost=(False, True, False, False)), "auto")
-    assert ghosts == FrozenCore(1, "pyscf", (("O", 1), ("H", 0)))
-    water = chain("O", "H", "H")
-    assert count(water, "none") == FrozenCore(0, "none")
-    for text in ("2", " 2 ", "+2", "002"):
-        assert count(water, text) == FrozenCore(2, "explicit")
-    assert count(chain("H"), " AUTO ").orbitals == 0
-
-
-@pytest.mark.parametrize(
-    ("molecule", "dialect"),
-    [
-        (chain("O", "H", "H"), "5"),
-        (chain("O", "H", "H"), "9" * 50),
-        (chain("O", "H", "H"), "-1"),
-        (chain("O", "H", "H"), "1.5"),
-        (chain("O", "H", "H"), "gaussian"),
-        (chain("O", "H", "H"), ""),
-        (chain("O", "H", "H"), "٢"),
-        (chain("Nh", "H"), "orca"),
-        (chain("B", charge=3), "auto"),
-        (chain("Al", charge=3), "orca"),
-    ],
-)
-def test_refused_cores(molecule: Molecule, dialect: str) -> None:
-    with recorded_error(InputError):
-        count(molecule, dialect)
-
-
-def test_more_core_than_beta_electrons_is_refused() -> None:
-    be = chain("Be")
-    assert frozen_core_count(be, "psi4", {}, 3, 1).orbitals == 1
-    with recorded_error(InputError):
-        frozen_core_count(be, "psi4", {}, 4, 0)
-    assert frozen_core_count(be, "pyscf", {}, 4, 0).orbitals == 0
-
-
-@pytest.mark.parametrize(
-    ("molecule", "used", "listed"),
-    [
-        (chain("Na", "Cl"), "auto", "pyscf 6, orca 6, psi4 10; used: 6"),
-        (chain("Nh", "H"), "psi4", "pyscf 55, psi4 50; used: 50"),  # ORCA has no core for nihonium
-        (chain("O", "H", "H"), "auto", None),
-        (chain("Al", charge=3), "psi4", None),  # the other tables would leave no electron
-        (chain("Na", "Cl"), "6", None),
-    ],
-)
-def test_programs_that_differ_are_a_warning(
-    molecule: Molecule, used: str, listed: str | None
-) -> None:
-    pairs = molecule.electrons({}) // 2
-    said = dialect_warning(count(molecule, used), molecule, {}, pairs, pairs)
-    assert (said or "").endswith(listed or "") and (said is None) == (listed is None)
-
-
 @pytest.mark.parametrize("block", [1, 4, 7, 10**6])
 def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """Their energy with the nuclei, and which of them is too near to a nucleus; ghosts do not
@@ -568,18 +320,3 @@ def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, bloc
     said = point_charges.too_near(points, symbols, ghost, charges, 0.51)
     assert said == "point charge 5 is 0.265 angstrom from atom 3 Li"
     assert point_charges.too_near(points, symbols, ghost, charges, 0.5) == ""
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1e4, 1e4])
-@pytest.mark.parametrize("column", range(4))
-def test_point_charges_beyond_reason_are_refused(value: float, column: int) -> None:
-    """Below 10,000 bohr and 1,000 e; the first wrong one is named."""
-    charges = np.array([[9999.0, -9999.0, 0.0, 999.0], [0.0, 1.0, 2.0, -999.0]])
-    taken = point_charges.checked(charges.tolist())
-    np.testing.assert_array_equal(taken, charges)
-    assert not taken.flags.writeable
-    charges[1, column] = value
-    with recorded_error(InputError):
-        point_charges.checked(charges)
-    scaled = point_charges.checked([[1.0, 2.0, -3.0, 0.5]], 1.5)
-    np.testing.assert_array_equal(scaled, [[1.5, 3.0, -4.5, 0.5]])

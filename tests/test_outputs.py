@@ -39,7 +39,7 @@ FILES = {
     "heh.xyz": "2\ncharge=1\nHe 0 0 0\nH 0.3 0.5 0.72\n",
     "li.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.2 0.3 2.0\nH 0.2 0.9 2.4\n",
     # Near the minimum of its relaxed scan.
-    "near.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.23 0.10 2.18\nH 0.17 0.80 2.04\n",
+    "near.xyz": "3\ncharge=1\nH 0.02 0.01 0\nH 0.5 0.1 0.84\nH -0.45 0.1 0.86\n",
     "he.xyz": "1\n\nHe 0 0 0\n",
     "proton.xyz": "2\n\nH 0 0 0\nH 0.1 0.2 0.71\n",
     "be.xyz": "1\n\nBe 0 0 0\n",
@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "interaction": ("interaction", "li.xyz", *FIXED, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
     "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
     "reaction": ("reaction", *FIXED, "--reactants", "pair.xyz,2*be-ion.xyz", "--products", "2*li-ion.xyz,2*be.xyz", *GAS),
-    "relaxed": ("scan", "near.xyz", *FIXED, "--bond", "2,3", "0.72:0.78:2", "--relaxed"),
+    "relaxed": ("scan", "near.xyz", *FIXED, "--bond", "2,3", "0.95:1.05:2", "--relaxed"),
 }  # fmt: skip
 
 
@@ -535,7 +535,7 @@ def test_the_table_of_a_scan(name: str, study_of: Callable[[str], Study]) -> Non
     grid = {
         "scan": [[0.9, 0.975, 1.05, 1.125, 1.2]],
         "map": [[0.7, 0.8], [95.0, 120.0]],
-        "relaxed": [[0.72, 0.78]],
+        "relaxed": [[0.95, 1.05]],
     }
     settings = study.settings
     assert (settings["points"], settings["failed"]) == (len(points), 0)

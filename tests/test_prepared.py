@@ -6,15 +6,12 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -31,16 +28,14 @@ from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
 from dfmp2.output import prepared as prepared_files
 from dfmp2.output.checkpoint import VARIABLE
-from dfmp2.output.hdf5_datasets import hash_of, read_contents
 from dfmp2.output.prepared import OpenedFile, PreparedFile, is_prepared, opened
-from dfmp2.output.state import NUMBERS_OF_B, read_layout
+from dfmp2.output.state import read_layout
 from dfmp2.planning import memory
 from tests.conftest import (
     COMMAND,
     PATIENCE,
     Heard,
     Runner,
-    Stored,
     listing,
     succeed,
     write_molecules,
@@ -364,75 +359,6 @@ def test_start_orbitals_come_from_it(radical_file: Path) -> None:
     assert result.reference.cycles <= 3
 
 
-def changed(path: Path, source: Path, change: Any) -> Path:
-    """A copy, changed with h5py and its hash corrected."""
-    shutil.copy(source, path)
-    with h5py.File(path, "r+") as handle:
-        change(handle)
-        with suppress(ResultFileError):  # what a file may not hold has no hash
-            content = hash_of(read_contents(handle, leave_out=NUMBERS_OF_B))
-            handle.attrs["content_sha256"] = np.bytes_(content)
-    return path
-
-
-def replaced(**how: Any) -> Any:
-    """Alpha B stored in another way."""
-
-    def change(handle: Any) -> None:
-        b = handle["b/alpha"][()]
-        del handle["b/alpha"]
-        handle.create_dataset("b/alpha", data=b[:, : how.pop("virtuals", None)], **how)
-
-    return change
-
-
-def elsewhere(handle: Any) -> None:
-    del handle["b/alpha"]
-    handle["b/alpha"] = h5py.ExternalLink("other.h5", "b")
-
-
-def stored(name: str, place: Any, value: Any) -> Any:
-    """A change of one number."""
-    return lambda handle: handle[name].__setitem__(place, value)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda handle: handle.attrs.__setitem__("dfmp2_prepared_version", 2),
-        replaced(chunks=True, compression="gzip"),
-        replaced(virtuals=-1),
-        elsewhere,
-        stored("dfmp2/sizes/naux_scf", (), 1),
-        lambda handle: handle.__delitem__("dfmp2/bases/mp2_fitting"),
-        stored("scf/mo_occ", (0, -1), -1.0),
-        lambda handle: handle.__setitem__("dfmp2/note", "of variable length"),
-        stored("b/alpha_ends", -1, 2),
-    ],
-    ids=lambda value: value[:20] if isinstance(value, str) else "",
-)
-def test_a_file_that_is_wrong_inside_is_refused(
-    change: Any, radical_file: Path, tmp_path: Path
-) -> None:
-    with recorded_error(ResultFileError):
-        dfmp2.energy(changed(tmp_path / "bad.h5", radical_file, change), listener=Heard())
-
-
-def test_foreign_files_are_named(radical_file: Path, water: Stored, tmp_path: Path) -> None:
-    for path in (
-        water.path,
-        radical_file.with_name("nh2.xyz"),
-        tmp_path,
-    ):
-        with recorded_error(ResultFileError):
-            dfmp2.energy(path, listener=Heard())
-    with recorded_error(InputError):
-        dfmp2.energy(tmp_path / "nothing.h5", listener=Heard())
-    with recorded_error(ResultFileError):
-        dfmp2.read(radical_file)
-    assert is_prepared(radical_file) and not is_prepared(water.path)
-
-
 def test_groups_of_orbitals_are_read_to_their_places(
     radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,12 +378,10 @@ def test_groups_of_orbitals_are_read_to_their_places(
             np.testing.assert_array_equal(found, handle[f"b/{spin}"][()])
 
 
-@pytest.mark.parametrize("disk", [False, True], ids=["in memory", "on disk"])
-def test_a_flipped_bit_of_b_is_found(
-    disk: bool, radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_flipped_bit_of_b_on_disk_is_found(
+    radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if disk:
-        set_disk(monkeypatch)
+    set_disk(monkeypatch)
     path = tmp_path / "flipped.h5"
     with h5py.File(radical_file) as handle:
         place = handle["b/beta"].id.get_offset() + 8
@@ -497,15 +421,6 @@ def test_every_option_of_a_run_belongs_somewhere() -> None:
         "transform",
         *WHOLE_RUN,
     }
-
-
-def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
-    with recorded_error(InputError):
-        dfmp2.energy(radical_file, basis="cc-pvdz")
-    with recorded_error(InputError):
-        dfmp2.energy(radical_file, colour=1)
-    with recorded_error(InputError):
-        dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", "x.h5", backend="torch")
 
 
 # --- stopped and gone on with ---------------------------------------------------------------------
@@ -654,14 +569,3 @@ def test_what_belongs_to_the_first_part_is_refused_by_name() -> None:
     for name in (*WHOLE_RUN, *BEFORE_PAIRS, "bassis"):
         with recorded_error(InputError):
             options_for(prepared, {"threads": 2, name: None})
-
-
-def test_memory_threads_and_scratch_are_those_of_the_second_machine() -> None:
-    """The rest is that of the first part."""
-    first = Options(
-        basis="sto-3g", memory=10**9, threads=3, scratch="/there", tolerance=1e-6, frozen_core="1"
-    )
-    prepared: Any = SimpleNamespace(options=first)
-    assert options_for(prepared, {"tolerance": None, "memory": None}) == replace(
-        first, memory=None, threads=None, scratch=None
-    )

@@ -4,17 +4,13 @@ show anything else."""
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate, MP2Result, Quadrature, Ranks
@@ -24,14 +20,11 @@ from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, ori
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.sources import _errors
-from dfmp2.output.reports import _said
-from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
+from dfmp2.output.reports.energies import _pair_map, list_pairs, pairs_section
 from dfmp2.output.reports.result import operations
 from dfmp2.planning.time import Timings
-from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability
-from tests.awkward import MOLECULES
-from tests.conftest import listing
+from tests.conftest import pytest_runtest_makereport
 from tests.report_page import enlarged, open_shell, page_of, parse
 
 NASTY = (
@@ -267,37 +260,6 @@ def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
     assert "E(corr)" in repr(found) and "E(corr)" not in repr(alone)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "unit", "expected"),
-    [
-        ("scf_total_energy", -1.5, "hartree", "-1.5000000000 Eh"),
-        ("nuclear_repulsion_energy", 0.0, "hartree", "0 Eh"),
-        ("correlation_error", 1.26e-9, "hartree", "1.3e-09 Eh"),
-        ("internal_gain", 0.0126, "hartree", "1.3e-02 Eh"),
-        ("lowest_eigenvalue", -0.31416, "", "-0.3142"),
-        ("homo_lumo_gap", 0.31416, "hartree", "0.3142 Eh"),
-        ("smallest_denominator", 0.31416, "hartree", "0.3142 Eh"),
-        ("same_spin_difference", 1.264e-9, "hartree", "+1.26e-09 Eh"),
-        ("allowed_slope", 1.26e-5, "hartree/bohr", "1.3e-05 Eh/bohr"),
-        ("rotation", 1.26e-5, "hartree", "1.3e-05 Eh"),
-        ("metric_condition", 12600.0, "", "1.3e+04"),
-        ("metric_threshold", 1.26e-12, "", "1.3e-12"),
-        ("tolerance", 1.26e-7, "hartree", "1.3e-07 Eh"),
-        ("dielectric_constant", 78.3553, "", "78.3553"),
-        ("spin_square", 0.7512343, "", "0.751234"),
-        ("seconds", 1.264, "s", "1.26 s"),
-        ("measured_peak", 3 * 10**9, "byte", "3.00 GB"),
-        ("measured_peaks", (10**9, 2 * 10**9), "byte", "1.00 GB, 2.00 GB"),
-        ("repeated_in_fp64", True, "", "yes"),
-        ("repeated_in_fp64", False, "", "no"),
-        ("cycles", 7, "", "7"),
-        ("grid_error", np.inf, "hartree", "-"),
-    ],
-)
-def test_numbers_of_records_have_digits_and_units(name, value, unit, expected):
-    assert _said(name, value, unit) == expected
-
-
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])
 def test_absurd_numbers_make_no_broken_page(result, value):
     def absurd(record):
@@ -330,18 +292,6 @@ def test_a_large_result_stays_below_a_third_of_a_megabyte(result):
     opposite, same = (large.pairs.opposite_spin, large.pairs.same_spin[0])
     assert said in text and f"1 to 5, 6 to 10: {opposite[:5, 5:10].sum():.10f} Eh" in text
     assert f"6 to 10, 1 to 5: {same[5:10, :5].sum():.10f} Eh" in text
-
-
-def test_the_bar_of_a_correlation_energy_includes_singles():
-    options = {"reference": "rohf", "frozen_core": "none", "threads": 1, "listener": Silent()}
-    result = dfmp2.run(MOLECULES["methylene"], "sto-3g", **options)
-    assert result.mp2_singles_energy < -1e-5
-    (bars,) = [
-        block
-        for block in energies_section(result).blocks
-        if isinstance(block, Figure) and "by spin component" in block.caption
-    ]
-    assert f">\u2212{-result.correlation_energy:.10f}<" in bars.draw()
 
 
 # --- colours and drawings -------------------------------------------------------------------------
@@ -421,17 +371,6 @@ def test_rates_are_operations_over_time(result):
     assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
 
 
-def test_a_certificate_without_a_seed_is_called_an_estimate(result):
-    """Files of 0.1 hold one, from evenly spaced pairs."""
-    made = Certificate(15, 15, 1.5e-9, 1e-9, 1e-9, 1e-10, 1e-7, False)
-    for seed, name in (
-        (None, "estimated error of E(SS)"),
-        (1946, "95 % bound on the error of E(SS)"),
-    ):
-        page = parse(page_of(replace(result, certificate=replace(made, seed=seed))))
-        assert [row[1] for row in page.rows if row[0] == name] == ["1.0e-09 Eh"]
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -445,58 +384,18 @@ def test_nothing_to_correlate_is_a_page_too(call):
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("cut.h5",),
-        ("changed.h5",),
-        ("good.h5", "-o", "old.html"),
-        ("good.html", "-o", "good.html", "--overwrite"),
-        ("-o", "r.html", "empty"),
-    ],
-)
-def test_refusals_leave_nothing(call, folder, water, arguments):
-    content = water.path.read_bytes()
-    (folder / "cut.h5").write_bytes(content[: len(content) // 2])
-    for name in ("changed.h5", "good.h5", "good.html"):
-        (folder / name).write_bytes(content)
-    with h5py.File(folder / "changed.h5", "a") as handle:
-        handle["dfmp2/pairs/opposite_spin"][0, 0] -= 1.0
-    (folder / "old.html").write_text("mine")
-    (folder / "empty").mkdir()
-    before = listing(folder)
-    done = call("report", *arguments)
-    assert (done.code, done.out) == (3, "") and "Traceback" not in done.err
-    assert listing(folder) == before
-
-
-def test_a_required_browser_that_is_missing_is_a_failure(tmp_path):
-    skipped = (
-        "import pytest\n\n@pytest.mark.browser\ndef test_page():\n    pytest.skip('no chromium')\n"
-    )
-    (tmp_path / "test_one.py").write_text(skipped)
-    root = Path(__file__).parent.parent
-    options = (
-        "-p",
-        "tests.conftest",
-        "-c",
-        str(root / "pyproject.toml"),
-        "--rootdir",
-        str(tmp_path),
-        "--noconftest",
-    )
-    program = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *options,
-        str(tmp_path / "test_one.py"),
-        "--require",
-        "browser",
-    ]
-    done = subprocess.run(program, cwd=root, capture_output=True, text=True)
-    assert done.returncode == 1, done.stdout
-    assert "--require browser, but it was skipped" in done.stdout and "no chromium" in done.stdout
+@pytest.mark.parametrize(("required", "outcome"), [(["browser"], "failed"), ([], "skipped")])
+def test_a_required_browser_that_is_missing_is_a_failure(required, outcome):
+    config = SimpleNamespace(getoption={"--require": required}.__getitem__)
+    item = SimpleNamespace(config=config, get_closest_marker={"browser": True}.get)
+    made = SimpleNamespace(skipped=True, outcome="skipped", longrepr="no chromium")
+    hook = pytest_runtest_makereport(item)
+    next(hook)
+    with pytest.raises(StopIteration) as ended:
+        hook.send(made)
+    assert ended.value.value is made and made.outcome == outcome
+    assert "no chromium" in made.longrepr
+    assert ("--require browser" in made.longrepr) == bool(required)
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (20, 7), (21, 4), (45, 61)])

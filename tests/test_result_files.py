@@ -33,7 +33,7 @@ from dfmp2.output.json import to_json
 from dfmp2.output.study import Column, Study, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
 from tests.conftest import WRITTEN, Runner, Stored, listing, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 
 STO3G = ("--basis", "sto-3g")
 CODE = "__import__('os').system('touch EXECUTED')"
@@ -276,41 +276,6 @@ def test_the_hash_notices_every_change(edit: Edit, doctored: Callable[[Edit], st
         hdf5.verify(path)
     with recorded_error(ResultFileError):
         hdf5.read(path)
-
-
-def test_a_damaged_file_is_refused_by_whoever_reads_it(
-    doctored: Callable[[Edit], str], call: Runner
-) -> None:
-    """One number is changed; the layout is correct."""
-    energy = "dfmp2/pairs/opposite_spin"
-    path = doctored(lambda handle: handle[energy].__setitem__((0, 1), -1.0))
-    with recorded_error(ResultFileError):
-        dfmp2.read(path)
-    assert dfmp2.read(path, verify=False).pairs.opposite_spin[0, 1] == -1.0
-    for command in (
-        ("show", path),
-        ("show", path, "--json"),
-        ("compare", path),
-        ("report", path, "-o", "x.html"),
-        ("derive", path, "--frozen-core", "auto"),
-        ("export", path, "--to", "molden"),
-    ):
-        done = call(*command)
-        recorded_failure(done, 3)
-        assert done.out == "", command
-
-
-def test_a_damaged_study_is_refused(call: Runner, folder: Path) -> None:
-    arguments = ("--bond", "1,2", "0.7:0.8:2", "--basis", "sto-3g", "--output", "x.h5")
-    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    succeed(call("scan", "h2.xyz", *arguments))
-    with h5py.File(folder / "x.h5", "r+") as handle:
-        handle["runs/point-002/dfmp2/pairs/opposite_spin"][0, 0] = -1.0
-    with recorded_error(ResultFileError):
-        dfmp2.read_study(folder / "x.h5")
-    study = dfmp2.read_study(folder / "x.h5", verify=False)
-    assert study.runs["point-002"].pairs.opposite_spin[0, 0] == -1.0
-    assert call("show", "x.h5").code == 3
 
 
 def test_content_is_the_same_to_the_last_bit() -> None:

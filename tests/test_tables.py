@@ -654,11 +654,11 @@ def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterato
 
 
 def pages(file: str) -> Iterator[str]:
-    """The report and what `show` prints, without sentences."""
-    if file != "old-prepared.h5":  # it has no page
-        yield from page_of(file)
-    if not is_study(file):  # its text is that of a notebook, below
+    """The report without sentences; of a prepared file, which has none, what `show` prints."""
+    if file == "old-prepared.h5":
         yield from map(without_sentences, called("show", file))
+    else:
+        yield from page_of(file)
 
 
 def page_of(source: str) -> Iterator[str]:

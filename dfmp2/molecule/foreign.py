@@ -94,7 +94,8 @@ def _sum(name: str, what: str, values: Any) -> int:
     total = float(np.sum(values))
     if not np.isfinite(total) or abs(total - round(total)) > 1e-6:
         raise InputError(
-            f"the {what} of the atoms add up to {total:g}: expected a whole number; pass {name}=..."
+            f"the {what} of the atoms add up to {total:.9g}: expected a whole number; pass "
+            f"{name}=..."
         )
     return round(total)
 
@@ -230,7 +231,12 @@ def _geometry(given: Any, natom: int) -> Any:
         numbers = np.empty(0)
     if numbers.dtype.kind not in "if":
         numbers = np.empty(0)
-    if numbers.shape not in ((3 * natom,), (natom, 3)):
+    if numbers.size == 3 * natom and numbers.shape not in ((3 * natom,), (natom, 3)):
+        raise InputError(
+            f"molecule.geometry has shape {numbers.shape}: expected {(natom, 3)} or "
+            f"{(3 * natom,)} in bohr, x, y, z of each atom"
+        )
+    if numbers.size != 3 * natom:
         raise InputError(
             f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z "
             f"of {counted_text(natom, 'atom')}"
