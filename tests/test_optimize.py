@@ -35,7 +35,7 @@ from dfmp2.progress import Silent
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.degeneracy import DEGENERATE
-from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
+from dfmp2.studies.frequencies import StoredHessian, harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet
 from dfmp2.studies.ideal_gas import GasConditions, thermochemistry
 from dfmp2.studies.internal_coordinates import torsional_constant
@@ -65,6 +65,7 @@ from tests.springs import (
     pyramid,
     pyramids,
     second_derivatives,
+    springs,
 )
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -797,6 +798,43 @@ def test_a_step_onto_another_atom_ends_the_search() -> None:
         Course._step(course, "step-007", "step 7", [[0, 0, 0.22], [0, 1.5, -0.8], [0, 1.5, -0.8]])
 
 
+@pytest.mark.parametrize(("longer", "steps"), [(1.8e-3, 0), (2.8e-3, 1)])
+def test_an_energy_that_would_still_fall_is_not_converged(
+    longer: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bond too long by x is 0.25 x^2 Eh too high: 0.8 and 2.0 uEh, where the other measures are
+    within their bounds and 1 uEh is the bound of the energy."""
+    start = Molecule(("F", "H"), [[0, 0, 0], [0, 0, BOND + longer]])
+    on_springs(monkeypatch, start)
+    tight = np.diag([0.0, 0.0, 0.5])
+    second = np.block([[tight, -tight], [-tight, tight]])
+    stored = StoredHessian("x.h5", SimpleNamespace(molecule=start, level="springs"), second)
+    loose = Search(convergence="gau_loose")
+    study = optimize_geometry(start, ON_SPRINGS, loose, start_hessian=stored, listener=Silent())
+    assert study.settings["steps"] == steps
+    if not steps:
+        (foreseen,) = (note for note in study.notes if note.startswith("the next step would"))
+        falls = float(re.search(r"the energy by (\S+) Eh", foreseen)[1])
+        assert falls == pytest.approx(-0.25 * longer**2, rel=0.1)
+
+
+@pytest.mark.parametrize(("tilt", "needless"), [(2e-3, True), (6e-3, False)])
+def test_an_energy_that_would_still_rise_is_not_converged(
+    tilt: float, needless: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near the saddle point between two pyramids, where the other measures are within bounds."""
+    tilts, (_, top, _) = pyramids()
+    start = Molecule(("N", "H", "H", "H"), pyramid(tilts[1] + tilt))
+    on_springs(monkeypatch, start)
+    second = second_derivatives(start.coordinates)
+    stored = StoredHessian("x.h5", SimpleNamespace(molecule=start, level="springs"), second)
+    search = Search(convergence="gau_loose", transition_state=True)
+    study = optimize_geometry(start, ON_SPRINGS, search, start_hessian=stored, listener=Silent())
+    assert (study.settings["steps"] == 0) is needless
+    rise = top - springs(start.coordinates)
+    assert (rise < 1e-6) is needless and rise > 1e-8
+
+
 def test_a_constrained_minimum_is_one_along_its_constraints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1064,12 +1102,15 @@ def test_curvatures_within_the_noise_have_no_sign(curvatures, kind, flat):
     assert np.sort(point.curvatures) == pytest.approx(np.sort(curvatures), abs=1e-9)
     assert (point.kind, point.flat) == (kind, flat)
     assert [f"{flat} mode" in line for line in point.lines[1:]] == [True] * (flat > 0)
-    if point.imaginary == 2:  # away from here along the second one alone
-        move, back = (side - WATER.coordinates for side in point.sides(1))
-        assert move == pytest.approx(-back)
-        assert abs(np.vdot(move, point.modes.displacements[1])) == pytest.approx(
-            np.linalg.norm(move)
-        )
+    if point.imaginary == 2:  # away from here along both, or along the second one alone
+        for kept, expected in ((0, [1.0, 1.0]), (1, [0.0, 1.0])):
+            move, back = (side - WATER.coordinates for side in point.sides(kept))
+            assert move == pytest.approx(-back)
+            assert np.linalg.norm(move, axis=1).max() == pytest.approx(0.1 / 0.529177210903)
+            followed = point.modes.displacements[:2].reshape(2, -1).T
+            shares, left_over, *_ = np.linalg.lstsq(followed, move.ravel(), rcond=None)
+            assert left_over == pytest.approx(0.0, abs=1e-12)
+            assert shares / shares[1] == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])

@@ -226,7 +226,7 @@ def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.Mo
     descent = reaction_path._Descent.__new__(reaction_path._Descent)
     descent._top, descent._search, descent._hessian = step, Search(max_steps=4), None
     descent._listener = SimpleNamespace(note=heard.append)
-    descent.sides, descent.minima = {"backward": [], "forward": []}, {}
+    descent.sides, descent.courses, descent.minima = {"backward": [], "forward": []}, {}, {}
     monkeypatch.setattr(reaction_path, "GeomeTRIC", FakeDescent)
 
     def course(first: Step, *_: Any, **__: Any) -> Any:
@@ -248,7 +248,8 @@ def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.Mo
     for number, one in enumerate(taken, start=1):
         np.testing.assert_allclose(one.molecule.coordinates, top.coordinates + 0.1 * number)
     whole = ["backward-001", "backward-003", "backward-004", "minimum"]
-    assert descent.sides["backward"] == whole and descent.minima == {"backward": "minimum"}
+    assert descent._geometries("backward") == whole
+    assert descent.minima == {"backward": "minimum"}
     monkeypatch.setattr(FakeDescent, "at_minimum", True)
     descent.sides["backward"] = []
     assert [one.name for one in go("backward")] == [one.name for one in taken]
@@ -320,6 +321,11 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
     path(top, search=Search(max_steps=most), start_hessian=stored)
     with recorded_error(Unfinished):
         path(top, search=Search(max_steps=most - 1), start_hessian=stored)
+    tight = Search(convergence="gau_verytight", max_steps=9)
+    with recorded_error(Unfinished) as refused:  # within the optimisation of a minimum
+        path(top, search=tight, start_hessian=stored)
+    stopped = refused.value.study
+    assert list(stopped.path)[-1] == list(stopped.runs)[-1] == "forward-minimum-step-001"
 
     search = Search(transition_state=True, verify=True)
     found = optimize_geometry(top, ON_SPRINGS, search, listener=Silent())
