@@ -402,14 +402,6 @@ def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
     assert rank._alike(found[:2], [-1.0, -1.0]) == []
 
 
-def test_files_without_a_hessian_are_named() -> None:
-    """The first three of them."""
-    found = [SimpleNamespace(name=name, hessian=None) for name in "abcde"]
-    found[0].hessian = "one"
-    with recorded_error(InputError):
-        rank._quantity(found)
-
-
 def test_geometric_is_quiet_for_a_while() -> None:
     logger = logging.getLogger("geometric")
     before = logger.propagate, list(logger.handlers)
