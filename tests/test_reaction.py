@@ -20,7 +20,7 @@ from pyscf.mp import dfump2 as pyscf_dfump2
 
 import dfmp2
 from dfmp2.cli.reaction import ReactionOptions
-from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
@@ -44,7 +44,7 @@ from dfmp2.studies.species_results import notes_on_gas
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
 from tests.ideal_gas import ideal_gas
-from tests.recorded import recorded_error, recorded_failure, recorded_texts
+from tests.recorded import recorded_error, recorded_texts
 from tests.springs import on_springs, pyramid, pyramids
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
@@ -172,8 +172,6 @@ def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
     energies = {name: run["mp2_total_energy"] for name, run in found["runs"].items()}
     assert found["reaction_energy"] == pytest.approx(2 * energies["bare"] - energies["h2"])
     assert found["error_budget"]["mp2_total_energy"] > 0
-    succeed(call("report", "split.reaction.h5"))
-    assert "reaction energy" in (folder / "report.html").read_text()
     for wrong in (
         "reactants = 1",
         "basis = 'cc-pvdz'",
@@ -185,11 +183,6 @@ def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
         (inner / "wrong.toml").write_text(wrong)
         with recorded_error(InputError):
             read_reaction(inner / "wrong.toml")
-    both = call("reaction", "inner/split.toml", "--basis", "6-31g", "--reactants", "h.xyz")
-    recorded_failure(both, 3)
-    recorded_failure(call("reaction", "--basis", "x"), 3)
-    no_basis = call("reaction", "--reactants", "h2.xyz", "--products", "2*h.xyz")
-    recorded_failure(no_basis, 3)
 
 
 def test_a_reaction_is_the_same_in_a_file_and_in_options(folder: Path) -> None:
@@ -245,12 +238,6 @@ def test_stored_results_take_part(folder: Path) -> None:
     assert dfmp2.reaction("hf-part.h5", "h-part.h5,f.xyz", "6-31g,F=cc-pvdz", **given).complete
     with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
-    with recorded_error(InputError):
-        dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", charges={"h": -1}, **SMALL)
-    with recorded_error(InputError):
-        dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
-    with recorded_error(InputError):
-        dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
 
 
 def test_a_stored_hessian_beside_energies(folder: Path) -> None:
@@ -284,24 +271,6 @@ def test_a_stored_hessian_beside_energies(folder: Path) -> None:
             f"no enthalpy and no Gibbs energy: {names} without a Hessian" for names in lacking
         ]
         assert "reaction_gibbs_energy" not in moved.values
-
-
-def test_no_output_replaces_one_of_the_files_read(call: Runner, folder: Path) -> None:
-    """Each is named by its number."""
-    written = {path: path.read_bytes() for path in folder.glob("*.xyz")}
-    equation = ("--reactants", "h2.xyz", "--products", "h2-far.xyz", "--basis", "sto-3g")
-    for name in ("h2.xyz", "h2-far.xyz"):
-        recorded_failure(call("reaction", *equation, "--output", name, "--overwrite"), 3)
-    assert {path: path.read_bytes() for path in folder.glob("*.xyz")} == written
-
-
-@pytest.mark.parametrize("wish", ["--optimize", "--frequencies"])
-def test_a_correction_without_a_gradient_is_refused_where_one_is_needed(
-    wish: str, call: Runner, folder: Path
-) -> None:
-    equation = ("--reactants", "h2.xyz", "--products", "h2-far.xyz")
-    level = ("--basis", "cc-pv[dt]z", "--delta", "ccsd(t)/cc-pvdz")
-    recorded_failure(call("reaction", *equation, *level, wish, "--output", "x.h5"), 3)
 
 
 @pytest.mark.parametrize("frequencies", [False, True])
@@ -372,12 +341,6 @@ def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
         assert np.array_equal(checked.pop(0).coordinates, place.coordinates)
     assert [one["transition_state"] for one in study.settings["species"]] == [False, True]
     assert not any("-x" in name for name in _listed_runs(study))
-
-
-def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
-    (folder / "far.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
-    with recorded_error(NumericalError):
-        dfmp2.reaction("far.xyz", "2*h.xyz", "6-31g", frequencies=True, **SMALL)
 
 
 def test_a_species_without_a_mass_is_refused_before_anything_runs() -> None:

@@ -66,16 +66,10 @@ def value(place: Molecule, *atoms: int) -> float:
 WATER = "3\n\nO 0 0 0\nH 0 0.757 0.677\nH 0 -0.757 0.677\n"  # near the minimum of STO-3G
 LOOSE = ("--convergence", "GAU_LOOSE")
 TWO_BONDS = ("scan", "w.xyz", "--bond", "1,2", "1.0:1.03:2", "--relaxed", *LOOSE, *OPTIONS)
-OTHERS = (
-    ("--bond", "1,2", "1.0:1.06:3", "--relaxed", *LOOSE),
-    ("--bond", "1,2", "1.0:1.03:2", "--relaxed"),
-    ("--bond", "1,3", "1.0:1.03:2", "--relaxed", *LOOSE),
-    ("--bond", "1,2", "1.0:1.03:2"),
-)
 
 
 def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
-    """Frames, table and curve; `--resume` recomputes nothing, and refuses any other scan."""
+    """Frames, table and curve; `--resume` recomputes nothing, and refuses another molecule."""
     (folder / "w.xyz").write_text(WATER)
     done = succeed(call(*TWO_BONDS, "--output", "x.h5"))
     assert done.out.splitlines()[0].endswith("relaxed scan of w (H2O), bond 1 2, DF-MP2/sto-3g")
@@ -93,15 +87,10 @@ def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
     assert kept == [run.total_energy for run in study.path.values()]
     again = succeed(call(*TWO_BONDS, "--output", "x.h5", "--resume"))
     assert again.kept_runs == 4 and "optimised" not in again.err
-    succeed(call("report", "x.h5", "-o", "page.html"))
-    assert "relaxed scan of w" in (folder / "page.html").read_text()
     written = (folder / "x.h5").read_bytes()
-    for asked in OTHERS:
-        done = call("scan", "w.xyz", *asked, *OPTIONS, "--output", "x.h5", "--resume")
-        recorded_failure(done, 3)
-        assert (folder / "x.h5").read_bytes() == written
     (folder / "w.xyz").write_text(WATER.replace("0.757", "0.767"))
     recorded_failure(call(*TWO_BONDS, "--output", "x.h5", "--resume"), 3)
+    assert (folder / "x.h5").read_bytes() == written
 
 
 @pytest.fixture

@@ -102,9 +102,6 @@ def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
 def test_diffuse_and_def2(call: Runner) -> None:
     """The limit lies below the larger basis and differs between families by less than the step
     between two bases."""
-    refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
-    # E(SCF) of the larger basis
-    assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
     printed = succeed(
         call("show", small["output"])
@@ -447,24 +444,6 @@ def test_ranges_and_ghosts_of_a_fragment() -> None:
     first, second = make_fragments("1+3,2+4", molecule, None, None)
     assert alone(molecule, first).labels == ("O", "@Ne")
     assert in_complex(molecule, first).labels == ("O", "@H", "@Ne", "@H")
-
-
-def test_cores_that_do_not_add_up_are_refused(call: Runner, folder: Path) -> None:
-    """Psi4 frees a shell of lone Na+ (5 to 1), but not of NaCl (10): the energies would not
-    cancel."""
-    (folder / "nacl.xyz").write_text("2\n\nNa 0 0 0\nCl 0 0 2.36\n")
-    arguments = (
-        "--fragments",
-        "1,2",
-        "--charges",
-        "1,-1",
-        "--basis",
-        "def2-svp",
-        "--frozen-core",
-        "psi4",
-    )
-    done = call("interaction", "nacl.xyz", *arguments)
-    recorded_failure(done, 3)
 
 
 def test_spins_that_couple() -> None:

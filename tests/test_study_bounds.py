@@ -402,14 +402,6 @@ def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
     assert rank._alike(found[:2], [-1.0, -1.0]) == []
 
 
-def test_files_without_a_hessian_are_named() -> None:
-    """The first three of them."""
-    found = [SimpleNamespace(name=name, hessian=None) for name in "abcde"]
-    found[0].hessian = "one"
-    with recorded_error(InputError):
-        rank._quantity(found)
-
-
 def test_geometric_is_quiet_for_a_while() -> None:
     logger = logging.getLogger("geometric")
     before = logger.propagate, list(logger.handlers)
@@ -550,6 +542,20 @@ def test_runs_of_equal_cost_have_the_same_atoms_state_and_options() -> None:
     assert task._alike(replace(STEP, name="y", molecule=moved)) == task._alike(STEP)
 
 
+def test_runs_with_a_gradient_are_planned_with_it() -> None:
+    """More time is left and fewer processes fit into memory than for energies alone."""
+    left: list[float] = []
+    listener: Any = SimpleNamespace(time_left=left.append)
+    memory = []
+    for compute in (None, optimize.certified_gradient):
+        one: Any = SimpleNamespace(options=STEP.options, compute=compute, start=None)
+        kind = _StudyRuns(one, Keeper(), Collector(Silent()), "")._kind
+        task.Series(listener, [STEP], kind).begin("a")
+        (planned,) = task._plans([STEP], kind).values()
+        memory.append(planned.memory.comfortable)
+    assert left[1] > 1.5 * left[0] and memory[1] > memory[0]
+
+
 @pytest.mark.parametrize("start", ["b", ""])
 def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another(start: str) -> None:
     level = at_level(Options("cc-pv[dt]z"), delta="ccsd(t)/sto-3g")
@@ -644,6 +650,23 @@ def test_which_stored_runs_are_taken(
             found = kept.recall(*given, follow=follow)
             assert found == ({"a": hydrogen} if outcome == "taken" else {})
             assert (kept._stored is None) == (outcome == "refused")
+
+
+def test_what_is_stored_is_not_examined_again(hydrogen: MP2Result) -> None:
+    """It may have needed more memory, or files, than there are now."""
+    impossible = replace(hydrogen.options, frozen_core="9")
+    stored = task.Task(
+        kind="reaction",
+        what="hydrogen",
+        molecule=hydrogen.molecule,
+        options=hydrogen.options,
+        steps=[Step("a", "a", hydrogen.molecule, impossible)],
+        evaluate=lambda *_: task.Numbers({}, []),
+        stored={"a": hydrogen},
+    )
+    assert runs.carry_out(stored, listener=Silent()).runs == {"a": hydrogen}
+    with recorded_error(InputError):
+        runs.carry_out(replace(stored, stored={}), listener=Silent())
 
 
 def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,9 @@ class _Descent:
     Attributes
     ----------
     sides : dict of str to list of str
-        The names of the runs from the transition state (excluded) to the minimum.
+        The names of the runs from the transition state (excluded) to where an optimisation begins.
+    courses : dict of str to Course
+        The optimisations begun so far, each of which goes on from the last run of its side.
     minima : dict of str to str
         The name of the run at each minimum found so far.
     """
@@ -195,6 +197,7 @@ class _Descent:
             self._hessian = stored.turned_to(top.molecule, SAME_GEOMETRY)
         self._point: StationaryPoint | None = None
         self.sides: dict[str, list[str]] = {side: [] for side in SIDES}
+        self.courses: dict[str, Course] = {}
         self.minima: dict[str, str] = {}
         geometric_library()
 
@@ -260,6 +263,7 @@ class _Descent:
         left = self._search.max_steps - number
         rest = replace(self._search, max_steps=max(1, left))
         course = Course(first, rest, self._listener, prefix=f"{side}-minimum-")
+        self.courses[side] = course
         try:
             for steps in course.then(results):
                 if left < 1 and not steps[0].passing:
@@ -267,13 +271,20 @@ class _Descent:
                 yield steps
         except Unfinished as error:
             raise _too_short(side, self._search.max_steps) from error
-        self.sides[side] += course.path[1:]
         self.minima[side] = course.path[-1]
+
+    def _geometries(self, side: str) -> list[str]:
+        """The names of the runs on one side, as far as it is known, from the transition state
+        (excluded) to the minimum."""
+        names = list(self.sides[side])
+        if side in self.courses:
+            names += self.courses[side].path[1:]
+        return names
 
     def evaluate(self, results: Results, _failures: Failures, complete: bool) -> Numbers:
         """The numbers of the path so far, as in Task."""
-        back = [name for name in reversed(self.sides["backward"]) if name in results]
-        ahead = [name for name in self.sides["forward"] if name in results]
+        back = [name for name in reversed(self._geometries("backward")) if name in results]
+        ahead = [name for name in self._geometries("forward") if name in results]
         names = [*back, *([TOP] if TOP in results else []), *ahead]
         settings: dict[str, Any] = {
             "convergence": self._search.convergence.upper(),

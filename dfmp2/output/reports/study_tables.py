@@ -73,6 +73,8 @@ HEADINGS = {  # headings of study columns with long names
     "entropy_electrons": "S el",
 }
 OF_EACH_BASIS = (*SUMMANDS, "total_energy")
+# The correlation energy of plain MP2; beside that of another method, the sum of its components
+UNSCALED = "mp2_correlation_energy"
 # Columns of a scan on a terminal, the most important first; as many as fit are shown.
 OF_A_POINT = (
     "relative_energy",
@@ -309,7 +311,10 @@ def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
     heads = []
     cells = []
     for name, column in columns.items():
-        heads.append(_column_head(name, column))
+        heading = _heading(name)
+        if name == UNSCALED and "correlation_energy" in columns:
+            heading = "E(SS+OS)"
+        heads.append(_column_head(heading, column))
         cells.append(_column_cells(name, column))
     if "wavenumber" in columns:
         wavenumbers = columns["wavenumber"].values
@@ -330,15 +335,15 @@ def _column_cells(name: str, column: Column) -> list[str]:
     return [fixed(float(value), decimals) for value in column.values]
 
 
-def _column_head(name: str, column: Column) -> str:
-    """Name and unit of a column, with the prefix "#" if it holds numbers."""
+def _column_head(heading: str, column: Column) -> str:
+    """Heading and unit of a column, with the prefix "#" if it holds numbers."""
     sign = "#"
     if all(isinstance(value, str) for value in column.values):
         sign = ""
     unit = ""
     if column.units:
         unit = f" / {column.units.replace('hartree', 'Eh')}"
-    return f"{sign}{_heading(name)}{unit}"
+    return f"{sign}{heading}{unit}"
 
 
 def scan_points(study: Study) -> Table:
