@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import df, dft, gto, lib
+from pyscf import df, dft, gto, lib, symm
+from scipy import linalg
 
 import dfmp2
 from dfmp2.errors import InputError, Interrupted
@@ -23,6 +24,7 @@ from dfmp2.mp2.error_estimates import (
     GRID_LEAST,
     GRID_LEFT,
     kohn_sham_grid_error,
+    largest_kohn_sham_error,
 )
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.options import Options, make_options
@@ -134,9 +136,11 @@ def test_points_are_those_of_pyscf_and_known_before_they_are_made(name: str) -> 
     assert np.array_equal(ours.coords, theirs.coords)
     assert np.array_equal(ours.weights, theirs.weights)
     assert 0 <= len(ours.weights) - grid.count_points(mole, name) < dft.gen_grid.ALIGNMENT_UNIT
+    more = len(grid.make_finer_grid(mole, name).build(sort_grids=False).weights)
+    assert 0 <= more - grid.count_finer_points(mole, name) < dft.gen_grid.ALIGNMENT_UNIT
     assert grid.name_of_grid(theirs) == name
     finer = grid.finer_name(mole, name, "pbe")
-    assert grid.count_points(mole, finer) > 1.5 * grid.count_points(mole, name)
+    assert grid.count_finer_points(mole, finer) > 1.5 * grid.count_points(mole, name)
     assert Options("x", method="drpa", xc="pbe", grid=finer).grid == finer
 
 
@@ -244,8 +248,7 @@ def oracle(found: Any, finer: str) -> tuple[float, float, float]:
     density = np.stack([(c * n) @ c.T for c, n in zip(coeff, occ, strict=True)])
     numint = dft.numint.NumInt()
     energies, potentials = [], []
-    for name in (reference.grid, finer):
-        points = grid.make_grid(mole, name)
+    for points in (grid.make_grid(mole, reference.grid), grid.make_finer_grid(mole, finer)):
         points.build(with_non0tab=True)
         if restricted:
             _, e, v = numint.nr_rks(mole, points, reference.xc, density[0])
@@ -308,7 +311,7 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
     found = dfmp2.run(molecule, **settings, scf_conv_tol=1e-11, allow_small_gap=True)
     measured = found.to_dict()["grid_error"]
     expected = oracle(found, measured["finer_grid"])
-    points = grid.make_grid(gto.loads(found.mole_json), measured["finer_grid"]).build()
+    points = grid.make_finer_grid(gto.loads(found.mole_json), measured["finer_grid"]).build()
     assert measured["finer_grid_points"] == np.count_nonzero(points.weights)
     names = ("scf_total_energy", "hf_total_energy", "correlation_energy")
     assert found.grid_certificate is not None
@@ -379,6 +382,35 @@ def test_the_error_of_e_ks_alone_is_that_of_a_run_that_measures_all(tmp_path: Pa
     assert alone.finer == of_all.finer and alone.finer_points == of_all.finer_points
     assert alone.exx_error is None and alone.coupling is None
     assert run.to_dict()["grid_error"]["hf_total_energy"] is None
+
+
+@pytest.mark.parametrize(("symbol", "spin"), [("F", 2), ("Fe", 5)])
+def test_the_error_of_an_open_shell_depends_on_its_orientation(symbol: str, spin: int) -> None:
+    """A hole in a p or electrons in a d shell, turned; against spheres of PySCF that all have 974
+    points, of which its levels have 50 or 86 near a nucleus."""
+    mole = gto.M(atom=symbol, basis="sto-3g", charge=1, spin=spin, verbose=0)
+    mf = dft.UKS(mole, xc="pbe").run(max_cycle=20)
+    record = dfmp2.run(HELIUM, **{**PBE, "method": "ks"}, threads=1).reference
+    level = dft.gen_grid.Grids(mole).build()
+    fine = dft.gen_grid.Grids(mole)
+    fine.prune = None
+    fine.atom_grid = (150, 974)
+    fine.build()
+    orbitals, true = mf.mo_coeff, []
+    for angles in ((0.0, 0.0, 0.0), (0.3, 0.9, 0.5), (1.1, 0.4, 2.0)):
+        turns = [
+            symm.Dmatrix.Dmatrix(mole.bas_angular(shell), *angles, reorder_p=True)
+            for shell in range(mole.nbas)
+        ]
+        mf.mo_coeff = linalg.block_diag(*turns) @ orbitals
+        density = mf.make_rdm1()
+        energies = [mf._numint.nr_uks(mole, points, "pbe", density)[1] for points in (level, fine)]
+        true.append(energies[0] - energies[1])
+        error = scf_grid_error.with_grid_error(mf, record, of_orbitals=False).grid_error
+        assert error is not None
+        assert error.scf_error == pytest.approx(true[-1], rel=0.2, abs=2e-8)
+        assert abs(true[-1]) <= largest_kohn_sham_error(error.scf_error, "pbe", 1)
+    assert max(true) - min(true) > 5e-7
 
 
 @cache
@@ -550,7 +582,7 @@ def test_the_plan_counts_the_finer_grid_and_the_second_correlation_energy() -> N
     default, fine, hartree_fock = planned(), planned(grid=9), planned(xc=None)
     mole = gto.M(atom="O 0 0 0; H 0 0 1; H 0 1 0", basis="sto-3g", verbose=0)
     assert default.work.grid == grid.count_points(mole, "3")
-    assert default.work.finer_grid == grid.count_points(mole, "5")
+    assert default.work.finer_grid == grid.count_finer_points(mole, "5")
     assert (hartree_fock.work.grid, hartree_fock.work.finer_grid) == (0, 0)
     assert fine.memory.scf > default.memory.scf > hartree_fock.memory.scf
     assert fine.timings.scf > default.timings.scf > hartree_fock.timings.scf

@@ -66,6 +66,7 @@ ADDED = (
     "stability/external_eigenvalue",
     "stability/external_gain",
     "reference/interatomic_fitting_error",
+    "reference/one_atom_fitting_errors",
     "rotation_left/gradient",
     "rotation_left/rotation",
     "rotation_left/spin_square",

@@ -14,6 +14,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from dfmp2.double_hybrids import without_parameters
 from dfmp2.errors import InputError
 from dfmp2.molecule.pyscf_shield import shielded
@@ -30,6 +32,8 @@ LEVELS = {
 }
 PREFIXES = tuple(f"{hybrid}MGGA_{part}_" for hybrid in ("", "HYB_") for part in ("XC", "X", "C"))
 FINER_LEVELS = 2  # from a grid to the one used to measure its error
+# Points of PySCF's spheres around a nucleus, at every level, and in a finer grid
+NEAR_NUCLEUS = {50: 110, 86: 194}
 FINER_RADIUS = 1.4  # factor on the radial points, as in PySCF over two levels
 COARSE_LEVEL = 1  # of the grid that an SCF begins with
 LAST_LEVEL = 200, 1454  # NRAD, NANG of level 9
@@ -103,6 +107,43 @@ def make_grid(mole: Any, name: str) -> Any:
     return grid
 
 
+def make_finer_grid(mole: Any, name: str) -> Any:
+    """A PySCF grid to measure the error of another one, whose points are built when first needed.
+
+    PySCF's spheres near a nucleus have 50 and 86 points at every level, too few for the shells of an
+    open-shell atom: without larger ones, both grids would have the same error there.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    name : str
+        Name of the grid, by `finer_name`.
+    """
+    grid = make_grid(mole, name)
+    grid.prune = _larger_near_nucleus
+    return grid
+
+
+def _larger_near_nucleus(nuclear_charge: int, radii: Any, points: int, *_: Any) -> Any:
+    """Points of each sphere of an atom, those of PySCF with NEAR_NUCLEUS, (len(radii),).
+
+    Parameters
+    ----------
+    nuclear_charge : int
+    radii : array
+        Radii of the spheres, bohr.
+    points : int
+        Points of the largest spheres.
+    """
+    from pyscf.dft import gen_grid
+
+    of_spheres = np.array(gen_grid.nwchem_prune(nuclear_charge, radii, points))
+    for fewer, more in NEAR_NUCLEUS.items():
+        of_spheres[of_spheres == fewer] = min(more, points)
+    return of_spheres
+
+
 def build_unsorted(grid: Any) -> None:
     """Build the points of a PySCF grid without sorting them into boxes, which takes PySCF three
     times as long as the rest; `dfmp2.integrals.basis_on_grid` has its own order."""
@@ -119,7 +160,24 @@ def count_points(mole: Any, name: str) -> int:
     name : str
         Name of the grid.
     """
-    grid = make_grid(mole, name)
+    return _number_of_points(mole, make_grid(mole, name))
+
+
+def count_finer_points(mole: Any, name: str) -> int:
+    """Number of points of `make_finer_grid`, without building it for the molecule.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    name : str
+        Name of the grid.
+    """
+    return _number_of_points(mole, make_finer_grid(mole, name))
+
+
+def _number_of_points(mole: Any, grid: Any) -> int:
+    """Number of points of a grid that need not be built."""
     with shielded():
         of_element = grid.gen_atomic_grids(mole)
     return sum(of_element[mole.atom_symbol(atom)][1].size for atom in range(mole.natm))

@@ -6,6 +6,7 @@ the bonds are the same:
     measured in every run       |sum_r w_r e_r| + uncertainties
     else                        CANCELLING sum_r |w_r| e_r + changed
     changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
+                                + |sum_H w_H e_H| in E(SCF), over hydrogen atoms and ions H
 
 dN are the orders of the bonds that are made, broken, stretched or moved to another pair of
 elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), and dN_H those of bonds to
@@ -13,8 +14,10 @@ hydrogen; dn is the change of the number of unpaired electrons or, if larger, of
 typical error of a reaction energy is that for two molecules like this one, with one bond made and
 another one broken.
 
-With a functional BETWEEN, BOND, HYDROGEN and ELECTRON of E(SCF) are those of Hartree-Fock. The
-constants are defined next to those of one run, in `dfmp2.mp2.error_estimates` and
+With a functional BETWEEN, BOND, HYDROGEN and ELECTRON of E(SCF) are those of Hartree-Fock, where the
+errors of J and K of a hydrogen atom cancel. With a functional they do not, and so large an error
+does not remain in a molecule: e_H is that of the free atom. E(SCF) of single atoms is always
+measured. The constants are defined next to those of one run, in `dfmp2.mp2.error_estimates` and
 `dfmp2.mp2.fitting_estimates`.
 """
 
@@ -48,6 +51,7 @@ from dfmp2.mp2.error_estimates import (
 from dfmp2.mp2.fitting_estimates import (
     BONDED,
     bonded_atoms,
+    free_hydrogen_error,
     metal_error,
     method_factor,
     open_shell_metals,
@@ -58,6 +62,7 @@ from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
 
+NEGLIGIBLE = 1e-9  # Eh, rounding of what cancels in a hydrogen atom in Hartree-Fock
 Weights = tuple[float, float]  # weights of a run's E(SCF) and E(corr) in a combination of energies
 
 
@@ -189,7 +194,10 @@ def _cancelled(
     shares = []
     for which, energy in enumerate(("scf", "correlation")):
         share = _added(budgets, key, which)
-        if share is not None and share.value:  # nothing is fitted where it is 0
+        measured = _of_measured(budgets, key, which)
+        if measured is not None:
+            share = measured
+        elif share is not None and share.value:  # nothing is fitted where it is 0
             how = f"{100 * cancelling:g} % of the {share.how}: the rest cancels"
             value = cancelling * share.value
             if (key, energy) in (("scf_fitting", "scf"), ("mp2_fitting", "correlation")):
@@ -198,6 +206,20 @@ def _cancelled(
             share = Share(value, ESTIMATED, how)
         shares.append(share)
     return shares[0], shares[1]
+
+
+def _of_measured(budgets: Budgets, key: str, which: int) -> Share | None:
+    """The measured errors of all runs with their signs; None unless each has one."""
+    error = uncertainty = 0.0
+    for weights, sources in budgets:
+        share = (sources[key].scf, sources[key].correlation)[which]
+        if share is None or share.value is None or share.error is None:
+            return None
+        error += weights[which] * share.error
+        uncertainty += abs(weights[which]) * (share.value - abs(share.error))
+    runs = counted_text(len(budgets), "run")
+    how = f"four-centre integrals in {runs}: {error:+.1e} Eh within {uncertainty:.1e} Eh"
+    return Share(value=abs(error) + uncertainty, kind=MEASURED, how=how, error=error)
 
 
 def _changed(
@@ -231,10 +253,16 @@ def _changed(
     if energy == "correlation":
         value += abs(metal)
         value *= max(method_factor(result) for _, result in parts)
+    free = 0.0
+    if energy == "scf":
+        free = abs(math.fsum(weights[0] * free_hydrogen_error(result) for weights, result in parts))
+        value += free
     how = (
         f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "
         f"{moved:g} electrons paired, unpaired or lost, and {abs(between):.1e} Eh between atoms"
     )
+    if free > NEGLIGIBLE:
+        how = f"{how}, and {free:.1e} Eh of hydrogen atoms alone"
     return value, how
 
 

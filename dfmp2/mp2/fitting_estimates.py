@@ -23,6 +23,11 @@ is negligible (HCl in def2-SVP: Hartree-Fock +1.7e-5 Eh, PBE -4.0e-5, CAM-B3LYP 
 mostly exchange: COULOMB, and EACH with a functional, were chosen to cover it in molecules
 (docs/project/validation/error-budget.md).
 
+In a single atom e_J, e_K and e_2, the errors of its Coulomb and exchange energy and what they gain
+through the orbitals, are measured (`dfmp2.scf.one_atom_fitting`). Its share in E(SCF) is
+|e_J + c_SR e_K| + RELAXED e_2, or RELAXED_FIRST_ORDER (|e_J| + |c_SR e_K|) instead of the last term if
+the orbitals minimise another energy.
+
 The share of the MP2 set is METHOD times larger in a method without pairs: there its errors add to
 those of the SCF, which they partly cancel in MP2.
 """
@@ -38,6 +43,7 @@ from dfmp2.mp2.error_budget import BOUNDED, ESTIMATED, MEASURED, UNKNOWN, Share
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 if TYPE_CHECKING:
+    from dfmp2.arrays import Array
     from dfmp2.molecule.basis import BasisSet
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
@@ -52,6 +58,10 @@ BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
 }
 BONDED = 1e-4  # Eh
 COULOMB = 0.5  # least part of e_A and E of Hartree-Fock that is stated with a functional
+RELAXED = 2.0  # times e_2
+# Of the errors of a single atom if its orbitals minimise another energy: 0.23 in Li-
+RELAXED_FIRST_ORDER = 0.25
+LONG_RANGE = 5e-8  # Eh, of exchange at long range alone, which is not measured: 2e-8 in In
 OPEN_SHELL = 1e-4  # Eh, of the MP2 set: its error was measured on atoms with evenly filled shells
 # Eh, of the MP2 set for a pair of valence electrons of these atoms: a single one has none
 PAIR = {"Li": 2e-4, "Na": 5e-4, "K": 5e-4, "Rb": 5e-4, "Cs": 1.3e-3}
@@ -71,6 +81,8 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
         scf = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
     elif certificate is not None and certificate.scf_error is not None:
         scf = _measured(certificate.scf_error, certificate.scf_uncertainty or 0.0)
+    elif result.reference.one_atom_fitting_errors is not None:
+        scf = _of_one_atom(result, result.reference.one_atom_fitting_errors)
     else:
         scf = _of_atoms(result, "scf", result.scf_fitting)
     if certificate is not None and certificate.correlation_error is not None:
@@ -94,6 +106,36 @@ def _measured(error: float, uncertainty: float, sample: str = "") -> Share:
     """Share of a fitting error that was measured with four-centre integrals, Eh."""
     how = f"four-centre integrals: {sample}{error:+.1e} Eh within {uncertainty:.1e} Eh"
     return Share(abs(error) + uncertainty, MEASURED, how, error=error)
+
+
+def _of_one_atom(result: MP2Result, errors: Array) -> Share:
+    """Share of the SCF's set in E(SCF) of a single atom, from its measured e_J, e_K and e_2, Eh."""
+    xc = energy_functional(result)
+    fraction, long_range = 1.0, 0.0
+    if xc is not None:
+        from dfmp2.scf.kohn_sham import exact_exchange
+
+        exact = exact_exchange(xc)
+        fraction = exact.short_range
+        if exact.separated:
+            long_range = LONG_RANGE
+    coulomb, exchange, gain = errors.tolist()
+    exchange *= fraction
+    uncertainty = long_range + RELAXED * gain
+    if xc != result.reference.xc:
+        uncertainty = long_range + RELAXED_FIRST_ORDER * (abs(coulomb) + abs(exchange))
+    return _measured(coulomb + exchange, uncertainty, "J and K of the atom, ")
+
+
+def free_hydrogen_error(result: MP2Result) -> float:
+    """Measured fitting error of E(SCF) of a hydrogen atom or ion, Eh; 0 for anything else.
+
+    It does not cancel in a difference, because it is that of valence electrons alone.
+    """
+    errors = result.reference.one_atom_fitting_errors
+    if errors is None or result.scf_fitting is None or result.molecule.real_symbols != ("H",):
+        return 0.0
+    return _of_one_atom(result, errors).error or 0.0
 
 
 def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:

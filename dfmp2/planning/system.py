@@ -24,7 +24,14 @@ from dfmp2.errors import InputError, Message, Option
 from dfmp2.fitting.sets import dense_fitting, resolve_fitting
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
-from dfmp2.integrals.grid import coarse_name, count_points, finer_name, grid_name, make_grid
+from dfmp2.integrals.grid import (
+    coarse_name,
+    count_finer_points,
+    count_points,
+    finer_name,
+    grid_name,
+    make_grid,
+)
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import block_functions
 from dfmp2.molecule.basis import (
@@ -320,7 +327,7 @@ def _with_functional(work: Workload, mole: Any, options: Options) -> Workload:
     return replace(
         work,
         grid=count_points(mole, grid),
-        finer_grid=count_points(mole, finer_name(mole, grid, functional)),
+        finer_grid=count_finer_points(mole, finer_name(mole, grid, functional)),
         coarse_grid=coarse_points,
         kernel=(len(work.spins) * functional_variables(functional)) ** 2,
         exchange=exact.full or exact.separated,

@@ -28,6 +28,7 @@ from dfmp2.scf.hartree_fock import record
 from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.jk import column_squares
 from dfmp2.scf.kohn_sham import definition_of, require_functional, same_functional
+from dfmp2.scf.one_atom_fitting import one_atom_fitting_errors
 from dfmp2.scf.reference import GIVEN, Reference
 
 # Attributes of PySCF's decorated mean fields with effects that no result or `compare` can record.
@@ -154,7 +155,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
     Returns
     -------
     its reference, completed by what the mean field does not contain: the fitting error between
-    atoms, and as history the only known iteration, with its energy, 0 and the norm of the orbital
+    atoms or of a single one, and as history the only known iteration, with its energy, 0 and the norm of the orbital
     gradient, Eh
 
     Raises
@@ -175,18 +176,25 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         if auxmole is not None:
             plain = plain.density_fit(auxbasis=auxmole.basis)
         plain.mo_coeff, plain.mo_occ = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
+        plain.mo_energy = np.asarray(mf.mo_energy)
         density = plain.make_rdm1()
         fock = _require_same_energy(mf, plain, reference, density)
         _require_canonical(mf, reference, fock)
         gradient = np.linalg.norm(plain.get_grad(plain.mo_coeff, plain.mo_occ, fock))
-        between = None
+        between = of_atom = None
         if auxmole is not None:
             squares = sum(column_squares(block) for block in plain.with_df.loop())
             between = between_atoms(mole, density, np.asarray(squares))
+            of_atom = one_atom_fitting_errors(plain)
         if reference.xc is not None:
             reference = with_grid_error(plain, reference, of_orbitals=True)
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
-    return replace(reference, history=history, interatomic_fitting_error=between)
+    return replace(
+        reference,
+        history=history,
+        interatomic_fitting_error=between,
+        one_atom_fitting_errors=of_atom,
+    )
 
 
 def _require_same_energy(mf: Any, plain: Any, reference: Reference, density: Any) -> Array:

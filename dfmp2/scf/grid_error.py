@@ -6,6 +6,9 @@
 
 F_s is the Hartree-Fock matrix of (D + D') / 2, with which Eq. 3 is exact.
 
+The spheres of the finer grid are larger near the nuclei too, where PySCF's are the same at every
+level: the error of open-shell atoms, which depends on their orientation, is that of these spheres.
+
 E(KS) is stationary, so Eq. 1 is correct to second order. E_EXX and the correlation energy are not
 functionals of E_xc: the grid affects them only through the orbitals C and their energies e, to
 first order. Eq. 2 is one step towards the orbitals of the finer grid: the Fock matrix is rebuilt
@@ -23,7 +26,7 @@ from typing import Any, cast
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.integrals.grid import build_unsorted, finer_name, make_grid
+from dfmp2.integrals.grid import build_unsorted, finer_name, make_finer_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.kohn_sham import exact_exchange_matrices, integrate_functional, of_mean_field
 from dfmp2.scf.reference import GridError, Reference
@@ -45,7 +48,7 @@ def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Refe
     """
     name = finer_name(mf.mol, str(reference.grid_name), str(reference.xc))
     with shielded():
-        finer = make_grid(mf.mol, name)
+        finer = make_finer_grid(mf.mol, name)
         build_unsorted(finer)
         measured = GridError(
             finer=name,

@@ -23,6 +23,7 @@ from dfmp2.scf.hamiltonian import VACUUM, Environment
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.ladder import Iteration, Ladder, diagonalise, uses_single
+from dfmp2.scf.one_atom_fitting import one_atom_fitting_errors
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object, stacked_orbitals
 from dfmp2.scf.solvent import in_solvent, solvent_record
@@ -272,8 +273,10 @@ def _unconverged(
 
 
 def _with_fitting(mf: Any, reference: Reference) -> Reference:
-    """The record with the operation counts of our builder, and the fitting error between atoms."""
+    """The record with the operation counts of our builder, the fitting error between atoms and
+    those of a single atom."""
     fitted = fitting_object(mf)
+    operations = np.array(fitted.operations, dtype=np.float64)
     between = 0.0
     if fitted.squares is not None:  # one electron needs no integrals
         squares = fitted.pairs.expand(fitted.squares[None])[0]
@@ -281,7 +284,8 @@ def _with_fitting(mf: Any, reference: Reference) -> Reference:
     return replace(
         reference,
         interatomic_fitting_error=between,
-        operations=np.array(fitted.operations, dtype=np.float64),
+        one_atom_fitting_errors=one_atom_fitting_errors(mf),
+        operations=operations,
     )
 
 

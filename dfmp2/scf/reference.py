@@ -141,6 +141,12 @@ class Reference:
     interatomic_fitting_error: float | None = _q(
         "hartree", "fitting error of E(SCF) between atoms, estimated", None
     )
+    one_atom_fitting_errors: Array | None = _q(
+        "hartree",
+        "fitting errors of the Coulomb and exchange energies of one atom, and what they gain through "
+        "the orbitals (3,)",
+        None,
+    )
 
     mo_coupling: Array | None = _q(
         "hartree",
