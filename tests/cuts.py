@@ -53,7 +53,7 @@ def cut_small(
         "gradients.amplitudes.RUN": 37,
         "gradients.amplitudes.STREAM_BYTES": 6 * 8 * row,
         "gradients.amplitudes.TILE_ELEMENTS": 7 * nocc * nvir,
-        "gradients.functional.XC_GRADIENT_BYTES": 5 * 10**6,
+        "gradients.functional.XC_GRADIENT_BYTES": 2 * 10**5 * sizes.natom,
         "gradients.derivatives.CHARGES_PER_CALL": 2,
         "gradients.derivatives.SHELLS_PER_CALL": 5,
         "host.arrays_on_disk.PIECE_ELEMENTS": 71,
@@ -92,6 +92,6 @@ def cut_small(
     tensor_bytes = 5 * 8 * sizes.naux**2 if matrices else 10 * 8 * row
     for name, limit in {**bytes_of, "tensor_bytes": tensor_bytes}.items():
         patch.setattr(memory.MemoryPlan, name, property(lambda _, limit=limit: limit))
-    rows_at_once = property(lambda planned: 3 * planned.exact_rows.least)
+    rows_at_once = property(lambda planned: 2 * planned.exact_rows.least)
     patch.setattr(memory.MemoryPlan, "row_bytes", rows_at_once)
     gradient_on_disk(patch, **bytes_of)

@@ -21,7 +21,7 @@ from dfmp2.host.threads import HUGE_PAGES
 from dfmp2.interop import qcschema
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import Options, make_options
+from dfmp2.options import make_options
 from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
 from dfmp2.output.reports import study as study_report
@@ -32,7 +32,6 @@ from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.interaction import interaction_energy
-from dfmp2.studies.vibrations import symmetry_number
 from tests.awkward import (
     BASIS,
     EXACT,
@@ -245,18 +244,6 @@ def test_the_entropy_of_oxygen_counts_its_three_spin_states() -> None:
     found = thermochemistry(molecule, -150.0, np.array([1580.0]), 298.15, 100000.0, 2)
     assert found["entropy"].value == pytest.approx(205.15, abs=0.1)
     assert found["entropy_electrons"].value == pytest.approx(GAS * math.log(3), rel=1e-9)
-
-
-@pytest.mark.parametrize(("moved", "number"), [(0.0, 3), (0.04, 3), (0.25, 1), (0.4, 1)])
-def test_a_distorted_molecule_loses_its_symmetry_number(moved: float, number: int) -> None:
-    """An optimisation may leave 0.05 bohr between an atom and its symmetry equivalent."""
-    ring = [
-        [1.78 * math.cos(a), 1.78 * math.sin(a), -0.5]
-        for a in (0, 2 * math.pi / 3, 4 * math.pi / 3)
-    ]
-    places = np.array([[0, 0, 0.2], *ring])
-    places[1, 2] += moved
-    assert symmetry_number(Molecule(("N", "H", "H", "H"), places)) == number
 
 
 def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study) -> None:
@@ -630,65 +617,7 @@ def test_forces_on_atoms_among_more_charges_than_are_taken_at_a_time() -> None:
     assert np.abs(found.point_charge_gradient[64:]).max() > 1e-4
 
 
-@pytest.mark.parametrize(
-    "name", ["electrons_difference", "translation", "rotation", "z_vector_residual"]
-)
-def test_the_sums_of_a_gradient_are_refused_at_their_limit(name: str) -> None:
-    proof = dfmp2.gradient(
-        MOLECULES["methylene"], "sto-3g", threads=1, listener=Silent()
-    ).certificate
-    assert proof.allowed_sum == 1e-6 and proof.passed
-    for sign in (1, -1):
-        replace(proof, **{name: sign * 0.99e-6}).require()
-        above = replace(proof, **{name: sign * 1.01e-6})
-        assert above.failures == [name]
-        with recorded_error(dfmp2.ComparisonFailed):
-            above.require()
-    assert replace(proof, **{name: math.nan}).failures == [name]
-
-
 # --- pages and defaults ---------------------------------------------------------------------------
-
-
-DEFAULTS = {
-    "reference": "auto",
-    "xc": None,
-    "relativity": "none",
-    "scf": "df",
-    "scf_auxbasis": None,
-    "scf_conv_tol": 1e-10,
-    "scf_max_cycles": 100,
-    "guess": "atoms",
-    "scf_from": None,
-    "scf_starts": 1,
-    "stability": None,
-    "auxbasis": None,
-    "frozen_core": "none",
-    "frozen_virtual": 0,
-    "method": "mp2",
-    "kappa": None,
-    "os_scale": None,
-    "ss_scale": None,
-    "backend": "auto",
-    "precision": "auto",
-    "tolerance": 1e-7,
-    "transform": "auto",
-    "memory": None,
-    "scratch": None,
-    "threads": None,
-    "allow_small_gap": False,
-    "allow_poor_fit": False,
-    "certify_fit": False,
-    "properties": False,
-    "polarizability": False,
-    "check": False,
-}
-
-
-def test_defaults_change_on_purpose_only() -> None:
-    """A changed default changes everybody's results."""
-    found = asdict(Options(basis="sto-3g"))
-    assert {name: found[name] for name in DEFAULTS} == DEFAULTS
 
 
 def test_a_variable_that_numpy_cannot_read_is_refused_before_it_is_imported(
@@ -698,33 +627,13 @@ def test_a_variable_that_numpy_cannot_read_is_refused_before_it_is_imported(
         monkeypatch.setenv(HUGE_PAGES, value)
         done = call("run", "h2.xyz", "--basis", "sto-3g")
         recorded_failure(done, 3)
-        import_numpy, in_python = (
-            run_command("-c", code, cwd=folder, program=(sys.executable,))
-            for code in ("import numpy", "import dfmp2; dfmp2.InputError; dfmp2.run")
-        )
-        assert "ValueError: invalid literal" in import_numpy.err
-        said = done.message.removeprefix("dfmp2: ")
-        assert in_python.err.splitlines()[-1] == f"dfmp2.errors.InputError: {said}"
+    import_numpy, in_python = (
+        run_command("-c", code, cwd=folder, program=(sys.executable,))
+        for code in ("import numpy", "import dfmp2; dfmp2.InputError; dfmp2.run")
+    )
+    assert "ValueError: invalid literal" in import_numpy.err
+    said = done.message.removeprefix("dfmp2: ")
+    assert in_python.err.splitlines()[-1] == f"dfmp2.errors.InputError: {said}"
     for value in ("0", " 1 "):
         monkeypatch.setenv(HUGE_PAGES, value)
         succeed(call("plan", "h2.xyz", "--basis", "sto-3g"))
-
-
-def test_one_process_of_torchrun_computes_and_several_are_refused(
-    call: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {
-        "RANK": "0",
-        "MASTER_ADDR": "host",
-        "MASTER_PORT": "1",
-        "WORLD_SIZE": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert (
-        "torchrun has started 2 processes"
-        in call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite").err
-    )
-    monkeypatch.delenv("MASTER_PORT")
-    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite"))

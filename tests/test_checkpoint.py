@@ -3,8 +3,6 @@ convergence."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -778,14 +776,13 @@ def test_a_result_that_is_replaced_goes_on_too(
 
 
 @pytest.mark.usefixtures("stopped")
-@pytest.mark.parametrize("option", ["--quiet", "--json", "--resume"])
-def test_another_calculation_does_not_replace_it(call: Runner, folder: Path, option: str) -> None:
+def test_another_calculation_does_not_replace_it(call: Runner, folder: Path) -> None:
     before = listing(folder)
-    other = ("run", "nh2.xyz", *RUN[2:], option)
-    done = call(*other)
-    recorded_failure(done, 3)
-    assert listing(folder) == before
-    succeed(call(*other, "--overwrite"))
+    other = ("run", "nh2.xyz", *RUN[2:])
+    for option in ("--quiet", "--json", "--resume"):
+        recorded_failure(call(*other, option), 3)
+        assert listing(folder) == before
+    succeed(call(*other, "--resume", "--overwrite"))
     assert dfmp2.read(folder / "x.h5").molecule.formula == "H2N"
     assert not (folder / "x.h5.checkpoint").exists()
     recorded_failure(call(*RUN, "--resume"), 3)  # nor the result of another one
@@ -801,39 +798,6 @@ def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path, wh
         "used" in done.err
     )
     assert numbers(folder / "x.h5") == whole
-
-
-PLANTED: dict[str, Callable[[Path], object]] = {
-    "empty file": lambda path: path.write_bytes(b""),
-    "somebody's notes": lambda path: path.write_bytes(b"do not lose this"),
-    "FIFO": os.mkfifo,
-    "link": lambda path: path.symlink_to("h2o.xyz"),
-    "folder": Path.mkdir,
-}
-
-
-@pytest.mark.parametrize("planted", PLANTED)
-def test_what_is_no_checkpoint_is_left_alone(
-    planted: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
-    PLANTED[planted](folder / "x.h5.checkpoint")
-    before = listing(folder)
-    for resume in ((), ("--resume",)):
-        done = call(*RUN, *resume)
-        recorded_failure(done, 3)
-        assert listing(folder) == before
-
-
-def test_a_checkpoint_of_an_earlier_version(call: Runner, folder: Path) -> None:
-    (folder / "x.h5.checkpoint").write_bytes(b"dfmp2 checkpoint 1\nscratch -\n\x89dfmp2 generation")
-    before = listing(folder)
-    done = call(*RUN, "--resume")
-    recorded_failure(done, 3)
-    assert call(*RUN).code == 3
-    assert listing(folder) == before
-    succeed(call(*RUN, "--overwrite"))
-    assert not (folder / "x.h5.checkpoint").exists()
 
 
 def test_damaged_result_is_named_and_not_used(call: Runner, folder: Path) -> None:
@@ -872,9 +836,3 @@ def test_python_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert list(tmp_path.iterdir()) == []
     with recorded_error(InputError):
         dfmp2.run(INPUTS / "h2o.xyz", basis="sto-3g", resume=True)
-
-
-def test_interval_must_be_a_time(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "often")
-    done = call(*RUN)
-    recorded_failure(done, 3)

@@ -42,7 +42,7 @@ from tests.conftest import (
     succeed,
     wait_until,
 )
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DISK_RUN = (
@@ -566,13 +566,6 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:
     assert not scratch_folder.in_memory(tmp_path / "missing")
-
-
-def test_a_folder_that_is_none_is_refused_before_the_scf(call: Runner) -> None:
-    for name in ("missing", "h2.xyz"):
-        done = call("run", "h2.xyz", "--basis", "sto-3g", "--scratch", name)
-        recorded_failure(done, 3)
-        assert "RHF" not in done.err
 
 
 @pytest.mark.usefixtures("on_disk")

@@ -3,8 +3,6 @@ handles them."""
 
 from __future__ import annotations
 
-import importlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,10 @@ from dfmp2.errors import InputError
 from dfmp2.host.scratch import Room, Space
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.dispersion import dispersion_energy, dispersion_gradient
+from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.options import make_options
 from dfmp2.options.methods import method_names
-from dfmp2.output import hdf5
-from dfmp2.output.export import export
-from dfmp2.output.html.batch import batch_page
 from dfmp2.output.reports.study import study_figures
-from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham
@@ -37,7 +31,7 @@ from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
 from tests.awkward import mole_of, spin_energies
 from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 from tests.test_drawn_functionals import of_package
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
@@ -48,7 +42,6 @@ CROOKED = Molecule(
     ("O", "H", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]])
 )
 CATION = CROOKED.with_state(1, 2)
-HELIUM = Molecule(("He",), np.zeros((1, 3)))
 SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "0", **EXACT}
 
 
@@ -59,29 +52,6 @@ def of_cation(method: str) -> dfmp2.MP2Result:
 
 
 # --- the table ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        ("0.25*HF + 0.75*PBE, PBE", "0.75*PBE + 0.25*HF, PBE", True),
-        ("0.25*HF + 0.75*PBE, PBE", "0.75*PBE + 0.250000000002*HF, PBE", False),
-        ("0.5*HF + 0.5*B88, 0.7*LYP", "0.5*B88 + 0.5*HF, 0.70000000000005*LYP", True),
-        ("0.5*HF + 0.5*B88, 0.7*LYP", "0.5*HF + 0.5*B88, 0.700000000002*LYP", False),
-        ("0.5*HF + 0.5*B88, 0.7*LYP", "0.5*HF + 0.7*B88, 0.5*LYP", False),
-        ("B88, LYP", "B88,", False),
-        ("B88,", "B88, LYP", False),
-        ("B88, LYP", "B88, PBE", False),
-        ("camb3lyp", "CAMB3LYP", True),
-        ("0.5*HF + 0.5*LR_HF(0.3), LYP", "0.5*HF + 0.5*LR_HF(0.4), LYP", False),
-    ],
-)
-def test_functionals_are_the_same_whatever_they_are_called(
-    first: str, second: str, same: bool
-) -> None:
-    """By terms, their factors up to rounding, and exact exchange."""
-    assert kohn_sham.same_functional(first, second) is same
-    assert kohn_sham.same_functional(second, first) is same
 
 
 @pytest.mark.parametrize("name", [name for name in table() if not table()[name].unavailable])
@@ -104,54 +74,6 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
     stem = row.name.removesuffix("-d3bj").removesuffix("-d4").replace("pbepbe", "pbe")
     for parameters in filter(None, (row.d3bj, row.d4)):
         assert parameters.removesuffix("_2013").replace("_", "") == stem.replace("-", "")
-
-
-@pytest.mark.parametrize(
-    ("spelled", "name"),
-    [
-        ("B2PLYP", "b2plyp"),
-        ("b2plyp", "b2plyp"),
-        ("B2GPPLYP", "b2gp-plyp"),  # Psi4
-        ("dsd-pbep86-d3bj", "dsd-pbep86-d3bj"),
-        ("PBE0-2", "pbe0-2"),
-        ("PBE02", "pbe0-2"),
-        ("B2GP-PLYP", "b2gp-plyp"),
-        ("RI-B2PLYP", "b2plyp"),  # ORCA
-        ("DLPNO-B2GP-PLYP", "b2gp-plyp"),
-        ("DF-B2PLYP", "b2plyp"),
-        ("revDSD-PBEP86-D4", "revdsd-pbep86-d4"),
-        ("DSD-BLYP/2013", "dsd-blyp-d3bj"),
-        ("wB97X-2", "wb97x-2(tqz)"),
-        ("ωB97X-2(LP)", "wb97x-2(lp)"),
-        ("RSX-0DH", "rsx-0dh"),
-        ("b2plyp-d3(bj)", "b2plyp-d3bj"),
-        ("B2PLYP-D3BJ2B", "b2plyp-d3bj"),  # QCEngine
-        ("dsd-pbep86-d4", "dsd-pbep86-d4"),
-        ("XYGJ-OS", "xygj-os"),
-        ("xDH-PBE0", "xdh-pbe0"),
-    ],
-)
-def test_names_of_other_programs(spelled: str, name: str) -> None:
-    options = make_options(basis="cc-pvdz", method=spelled)
-    assert options.method == name
-    assert options == make_options(basis="cc-pvdz", method=name)
-
-
-def test_a_name_with_a_dispersion_correction_takes_the_factors_that_were_fitted_with_it() -> None:
-    bare, fitted, other = map(look_up, ("dsd-pbep86", "dsd-pbep86-d3bj", "dsd-pbep86-d4"))
-    assert bare and fitted and other
-    assert (bare.opposite_spin, fitted.opposite_spin, other.opposite_spin) == (0.51, 0.52, 0.52)
-    assert (bare.dispersion, fitted.dispersion, other.dispersion) == ("", "d3bj", "d4")
-    assert (bare.title, other.title) == ("DSD-PBEP86", "DSD-PBEP86-D4")
-    assert make_options(basis="x", method="b2plyp-d4").dispersion_correction == ("d4", "b2plyp")
-    assert make_options(basis="x", method="b2plyp-d4", dispersion="none").dispersion_correction is (
-        None
-    )
-    assert make_options(basis="x", method="b2plyp", dispersion="d3bj").dispersion_correction == (
-        "d3bj",
-        "b2plyp",
-    )
-    assert make_options(basis="x", method="b2plyp").dispersion_correction is None
 
 
 def test_methods_lists_every_row_with_its_source(call: Runner) -> None:
@@ -425,82 +347,6 @@ def test_dispersion_energies_are_those_of_the_package_by_the_name_of_the_functio
     assert found.s9 == (1.0 if correction == "d4" else 0.0)
 
 
-def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
-    bare, added = of_cation("b2plyp"), of_cation("b2plyp-d3bj")
-    assert added.dispersion is not None and bare.dispersion is None
-    assert added.total_energy - bare.total_energy == pytest.approx(
-        added.dispersion.energy, abs=1e-10
-    )
-    hdf5.write(added, tmp_path / "r.h5")
-    stored = hdf5.read(tmp_path / "r.h5")
-    assert stored.to_dict() == added.to_dict()
-    said = stored.to_dict()
-    published = {"s6": 0.64, "s8": 0.9147, "s9": 0.0, "a1": 0.3065, "a2": 5.057}
-    published |= {"correction": "d3bj", "functional": "b2plyp"}
-    assert {name: said["dispersion"][name] for name in published} == published
-    assert said["dispersion_energy"] == added.dispersion_energy
-    assert said["scf_total_energy"] + said["correlation_energy"] + said["dispersion_energy"] == (
-        pytest.approx(said["total_energy"], abs=1e-12)
-    )
-    assert said["mp2_total_energy"] is None is bare.to_dict()["dispersion_energy"]
-    page = batch_page(tmp_path, None)
-    assert ">E(KS) / Eh" in page and ">E(HF) / Eh" not in page
-    named = json.loads(export(stored, "qcschema"))["extras"]["qcvars"]
-    energies = {
-        "CURRENT ENERGY": "total_energy",
-        "DFT TOTAL ENERGY": "total_energy",
-        "B2PLYP-D3(BJ) TOTAL ENERGY": "total_energy",
-        "DISPERSION CORRECTION ENERGY": "dispersion_energy",
-        "DOUBLE-HYBRID CORRECTION ENERGY": "correlation_energy",
-        "DFT FUNCTIONAL TOTAL ENERGY": "scf_total_energy",
-    }
-    expected = {name: pytest.approx(said[key], abs=1e-12) for name, key in energies.items()}
-    assert {name: named[name] for name in energies} == expected
-    row = stored.to_dataframe().iloc[0]
-    assert row["dispersion_energy"] == added.dispersion.energy
-    assert row["mean_field_energy"] == added.scf_total_energy
-    printed = report(stored)
-    text = " ".join(printed.split())
-    assert (
-        printed.splitlines()[0].endswith(": double hybrid, density-fitted")
-        and "Not checked against PySCF's own Kohn-Sham and DF-MP2" in text
-        and "E(KS), UKS of B2PLYP-D3(BJ)" in text
-        and "D3(BJ) of dftd3" in text
-        and "s6 0.64, s8 0.9147" in text
-    )
-
-
-def test_ghosts_have_no_dispersion_and_one_atom_has_none() -> None:
-    pair = Molecule(("He", "Ne"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]]))
-    ghost = Molecule(pair.symbols, pair.coordinates, ghost=(False, True))
-    assert dispersion_energy(pair, "d3bj", "b2plyp").energy < -1e-5
-    assert dispersion_energy(ghost, "d3bj", "b2plyp").energy == 0.0
-    three = Molecule(("Ne", *pair.symbols), [[0, 2, 0], *pair.coordinates], (True, False, False))
-    expected = np.vstack([np.zeros(3), dispersion_gradient(pair, "d3bj", "b2plyp")])
-    np.testing.assert_array_equal(dispersion_gradient(three, "d3bj", "b2plyp"), expected)
-    assert abs(expected[1, 2]) > 1e-7
-
-
-@pytest.mark.parametrize("symbol", ["Rf", "Db", "Og"])
-def test_elements_beyond_the_tables_of_dftd3_are_refused(symbol: str) -> None:
-    """It says 0 for Rf and -1e34 Eh for Db itself, and ends the process for Og."""
-    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.3, 6.0]])
-    assert dispersion_energy(Molecule(("Lr", "He"), places), "d3bj", "b2plyp").energy < -1e-4
-    ghost = Molecule(("He", symbol), places, ghost=(False, True))
-    assert dispersion_energy(ghost, "d3bj", "b2plyp").energy == pytest.approx(0.0, abs=1e-12)
-    with recorded_error(InputError):
-        dispersion_energy(Molecule(("He", symbol), places), "d3bj", "b2plyp")
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> Any:
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with recorded_error(InputError):
-        dispersion_energy(HELIUM, "d4", "b2plyp")
-
-
 # --- range separation -----------------------------------------------------------------------------
 
 
@@ -578,49 +424,6 @@ def test_compare_and_check_repeat_it(call: Runner) -> None:
         said = succeed(call("compare", "r.h5", "--json")).json
         print(said)
         assert said["passed"]
-
-
-def test_other_factors_are_derived(tmp_path: Path) -> None:
-    found = of_cation("xyg3")
-    hdf5.write(found, tmp_path / "r.h5")
-    stored = dfmp2.read(tmp_path / "r.h5")
-    other = dfmp2.derive(stored, os_scale=0.4)
-    expected = found.total_energy + (0.4 - 0.3211) * found.components[1]
-    assert other.total_energy == pytest.approx(expected, abs=1e-12)
-    assert (other.method, other.options.method) == ("custom-dh", "xyg3")
-    hdf5.write(other, tmp_path / "o.h5")
-    assert dfmp2.read(tmp_path / "o.h5").total_energy == other.total_energy
-    assert dfmp2.derive(other, method="xyg3").total_energy == found.total_energy
-    core = dfmp2.derive(stored, frozen_core=1)
-    again = dfmp2.run(CATION, method="xyg3", frozen_core=1, **SMALL)
-    assert core.total_energy == pytest.approx(again.total_energy, abs=1e-9)
-    for method in ("mp2", "b2plyp", "xygj-os", "drpa"):
-        with recorded_error(InputError):
-            dfmp2.derive(stored, method=method)
-    bare = of_cation("b2plyp")
-    added = dfmp2.derive(bare, dispersion="d4")
-    assert added.total_energy - bare.total_energy == pytest.approx(
-        dispersion_energy(CATION, "d4", "b2plyp").energy, abs=1e-12
-    )
-    assert dfmp2.derive(added, dispersion="none").dispersion is None
-
-
-def test_a_prepared_file_has_the_orbitals_of_one_functional(call: Runner, tmp_path: Path) -> None:
-    whole = dfmp2.run(CATION, method="b2plyp-d4", **SMALL)
-    part = {name: value for name, value in SMALL.items() if name != "basis"}
-    dfmp2.prepare(CATION, "6-31g", tmp_path / "p.h5", method="b2plyp-d4", **part)
-    found = dfmp2.energy(tmp_path / "p.h5")
-    assert found.total_energy == pytest.approx(whole.total_energy, abs=1e-10)
-    bare = dfmp2.energy(tmp_path / "p.h5", method="b2plyp")
-    assert bare.dispersion is None and found.dispersion is not None
-    for method in ("mp2", "xyg3", "drpa"):
-        with recorded_error(InputError):
-            dfmp2.energy(tmp_path / "p.h5", method=method)
-    succeed(call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "XYG3", "--output", "q.h5"))
-    assert succeed(call("energy", "--from", "q.h5", "--output", "r.h5", "--json")).json[
-        "method"
-    ] == ("xyg3")
-    recorded_failure(call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2"), 3)
 
 
 def test_studies_add_all_parts() -> None:

@@ -17,7 +17,6 @@ from scipy.linalg import expm
 from dfmp2.errors import ConvergenceError, NumericalError
 from dfmp2.gradients import amplitudes, certificate
 from dfmp2.gradients import response as responses
-from dfmp2.gradients.mean_field import exchanged_densities
 from dfmp2.gradients.response import FockBuilder, Orbitals
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
@@ -25,7 +24,6 @@ from dfmp2.integrals.metric import InverseMetric
 from dfmp2.mp2.properties import Gradient, GradientCertificate
 from dfmp2.options import make_options
 from dfmp2.options.methods import Method
-from dfmp2.scf.kohn_sham import ExactExchange
 from dfmp2.scf.rotations import free_rotations
 from tests.awkward import MOLECULES, mole_of
 from tests.conftest import Heard
@@ -407,28 +405,3 @@ def test_a_slope_by_hand(
     beside |= {"guess": "atoms", "scf_from": None, "scf_starts": 1}
     tight = replace(options, scf_conv_tol=min(tolerance, 1e-12), **beside)
     assert asked == [(tight, "there", False)] * 4
-
-
-def test_what_is_exchanged_with_depends_on_both_functionals() -> None:
-    """D/2 uses the functional of the energy, P that of the SCF, and each range its own factor."""
-    d, p = [np.array([[4.0]]), np.array([[6.0]])], [np.array([[10.0]]), np.array([[20.0]])]
-
-    def of(scf_exact: ExactExchange, energy_exact: ExactExchange) -> dict[float, list[float]]:
-        functionals: Any = SimpleNamespace(scf_exact=scf_exact, energy_exact=energy_exact)
-        found = exchanged_densities(d, p, functionals)
-        return {omega: [float(x[0, 0]) for x in many] for omega, many in found.items()}
-
-    none, half = ExactExchange(0.0, 0.0, 0.0), ExactExchange(0.5, 0.5, 0.0)
-    ranged = ExactExchange(0.2, 0.9, 0.3)
-    hartree_fock = exchanged_densities(d, p, None)
-    assert [float(x[0, 0]) for x in hartree_fock[0.0]] == [12.0, 23.0] and len(hartree_fock) == 1
-    assert of(none, none) == {0.0: []}
-    assert of(half, none) == {0.0: [5.0, 10.0]}
-    assert of(none, half) == {0.0: [1.0, 1.5]}
-    assert of(half, ranged)[0.0] == pytest.approx([0.2 * 2 + 5.0, 0.2 * 3 + 10.0])
-    assert of(half, ranged)[0.3] == pytest.approx([0.7 * 2, 0.7 * 3])
-    both = of(ranged, ranged)
-    assert both[0.3] == pytest.approx([0.7 * 12, 0.7 * 23]) and list(both) == [0.0, 0.3]
-    two = of(ranged, ExactExchange(0.1, 0.6, 0.4))
-    assert two[0.4] == pytest.approx([0.5 * 2, 0.5 * 3])
-    assert two[0.3] == pytest.approx([0.7 * 10, 0.7 * 20])

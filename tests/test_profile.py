@@ -206,18 +206,6 @@ def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
     assert [event["name"] for event in found["stages"]] == ["SCF"]
 
 
-@pytest.mark.parametrize("profile", ["missing/t.json", ".", "h2.xyz", "h2.dfmp2.h5"])
-def test_a_file_that_cannot_be_is_refused_before_the_scf(call: Runner, profile: str) -> None:
-    refused = call("run", "h2.xyz", "--basis", "sto-3g", "--profile", profile)
-    recorded_failure(refused, 3)
-    assert "RHF" not in refused.err
-
-
-def test_a_refused_run_leaves_none(call: Runner, folder: Path) -> None:
-    assert call("run", "h2.xyz", "--basis", "no-such", "--profile", "t.json").code == 3
-    assert not (folder / "t.json").exists()
-
-
 def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(
     tmp_path: Path,
 ) -> None:

@@ -23,9 +23,8 @@ from dfmp2.errors import InputError, Interrupted, ResourceError, UnsupportedByBa
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
-from dfmp2.output.document import size
 from dfmp2.progress import Silent
-from dfmp2.validation import entries, tables, validate
+from dfmp2.validation import entries, validate
 from dfmp2.validation.entries import SyntheticSizes
 from dfmp2.validation.validate import Session
 from tests.recorded import recorded_error, recorded_failure
@@ -262,15 +261,6 @@ def test_other_entries_go_on_after_a_failure_and_stop_at_a_signal(call, monkeypa
     monkeypatch.setattr(validate.energy, "mp2_energy", stopped)
     with pytest.raises(Interrupted):
         list(validate.validate([BY_ID["bagel-1.2.2-h2o"]], Session("cpu")))
-
-
-def test_nan_fails(call, monkeypatch):
-    """A value that is no number is a failure, and null in JSON."""
-    monkeypatch.setattr(Session, "evaluate", lambda self, entry: (math.nan, False, ""))
-    done = call("validate", "--only", "closed-form-1-1-64", "--backend", "cpu", "--json")
-    assert done.code == 8
-    [row] = done.json["entries"]
-    assert (row["status"], row["value"], row["difference"]) == ("fail", None, None)
 
 
 def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
@@ -531,113 +521,3 @@ def test_derivatives_of_the_energy_by_name():
         expected[f"correlation dipole {axis}"] = more[0][place]
         expected[f"correlation polarizability {axis}{axis}"] = more[1][place]
     assert validate._derivatives(result) == pytest.approx(expected, rel=1e-8, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "unit", "short", "of_pairs"),
-    [
-        ("nuclear_repulsion_energy", "Eh", "nuclear repulsion", False),
-        ("scf_total_energy", "Eh", "E(SCF)", False),
-        ("mp2_same_spin_correlation_energy", "Eh", "same spin", True),
-        ("mp2_opposite_spin_correlation_energy", "Eh", "opposite spin", True),
-        ("mp2_correlation_energy", "Eh", "E(corr)", True),
-        ("mp2_singles_energy", "Eh", "singles", False),
-        ("mp2_total_energy", "Eh", "E(MP2)", True),
-        ("same_spin_correlation_energy", "Eh", "same spin", True),
-        ("opposite_spin_correlation_energy", "Eh", "opposite spin", True),
-        ("correlation_energy", "Eh", "E(corr)", True),
-        ("total_energy", "Eh", "E", True),
-        ("rpa_correlation_energy", "Eh", "E(RPA)", True),
-        ("scs_mp2_correlation_energy", "Eh", "SCS-MP2 corr", True),
-        ("scs_mp2_total_energy", "Eh", "E(SCS-MP2)", True),
-        ("sos_mp2_total_energy", "Eh", "E(SOS-MP2)", True),
-        ("interaction mp2_total_energy", "Eh", "interaction E(MP2)", True),
-        ("gradient 1 O x", "Eh/bohr", "gradient 1 O x", False),
-        ("relaxed occupation 3", "", "relaxed occupation 3", False),
-        ("unrelaxed dipole / debye", "debye", "unrelaxed dipole", False),
-        ("correlation dipole z", "e bohr", "corr dipole z", False),
-        ("correlation polarizability xx", "bohr^3", "corr polarizability xx", False),
-    ],
-)
-def test_what_is_known_of_a_quantity_by_its_name(name, unit, short, of_pairs):
-    """Only energies of pairs have more tolerance if one of the calculations has mixed precision."""
-    row = tables.QuantityRow("x", "Psi4", "1", name, -1.0, -1.0, 1e-8, "pass", "", "")
-    assert (row.unit, row.short_name) == (unit, short)
-    assert dataclasses.replace(row, reference=None).difference is None
-    quantity = entries.Quantity(name, name.split()[-1] if unit == "Eh" else name, -1.0)
-    runs = [validate.ProgramEnergies({}, mixed=mixed) for mixed in (False, True)]
-    assert validate._in_mixed_precision(quantity, runs) == of_pairs
-    assert not validate._in_mixed_precision(quantity, runs[:1])
-    # Columns of a file have a unit if all rows share it.
-    other = dataclasses.replace(row, quantity="gradient 2 H y")
-    for rows, shared in (([row], unit), ([other, row], unit * (unit == "Eh/bohr"))):
-        units = {key: column.units for key, column in tables.columns(rows).items() if column.units}
-        numbers = ("reference", "value", "difference", "tolerance") if shared else ()
-        assert units == dict.fromkeys(numbers, shared.replace("Eh", "hartree"))
-
-
-def test_numbers_of_a_validation_in_json():
-    """Each row, and how many of each program have passed, failed, were skipped or only shown."""
-    published = entries.Published(difference=3e-6, bound=1e-5, by="a paper")
-    given = {
-        "Psi4": ["pass", "pass", "fail", "shown", "shown", "shown"],
-        "NWChem": ["pass", "skipped", "skipped"],
-    }
-    rows = [
-        tables.QuantityRow(
-            "water", maker, "1", "E(corr)", -1.5, -1.25 * k, 1e-8, status, "", "", published
-        )
-        for maker, statuses in given.items()
-        for k, status in enumerate(statuses)
-    ]
-    found = tables.rows_to_dict(rows, "cpu", "fp64")
-    assert found["summary"] == {
-        "passed": 3,
-        "failed": 1,
-        "skipped": 2,
-        "shown": 3,
-        "programs": {
-            "Psi4": {"passed": 2, "failed": 1, "skipped": 0, "shown": 3},
-            "NWChem": {"passed": 1, "failed": 0, "skipped": 2, "shown": 0},
-        },
-    }
-    # Of those with a verdict.
-    assert tables.largest(rows) == f"{size(1.5)} Eh" and tables.largest(rows[3:6]) == ""
-    wider = dataclasses.replace(rows[0], quantity="scf dipole / debye", value=0.25)
-    assert tables.largest([*rows, wider]) == f"{size(1.75)} debye"
-    row = found["entries"][2]
-    assert (row["reference"], row["value"], row["tolerance"]) == (-1.5, -2.5, 1e-8)
-    assert row["difference"] == -1.0
-    assert (row["published_difference"], row["published_bound"]) == (3e-6, 1e-5)
-
-
-def test_an_entry_is_a_line_unless_something_is_wrong():
-    """The line shows the difference closest to its limit."""
-
-    def row(quantity, difference, tolerance, status="pass"):
-        numbers = (-1.0, -1.0 + difference, tolerance)
-        return tables.QuantityRow(
-            "water", "Psi4", "1.3.2", quantity, *numbers, status, "why", "where"
-        )
-
-    near, far = row("E(corr)", 5e-9, 1e-8), row("E(MP2)", 6e-9, 1e-7)
-    assert tables.line_of_entry([far, near]).split() == [
-        "pass",
-        "water",
-        "5.0e-09",
-        "of",
-        "1.0e-08",
-    ]
-    wrong = tables.line_of_entry([near, row("E(SCF)", 2e-8, 1e-8, "fail")])
-    assert wrong.startswith("water: Psi4 1.3.2\n  fail    E(SCF)") and "E(corr)" not in wrong
-    broken = [near, row("E(corr)", math.nan, 1e-8, "fail"), far]
-    assert tables.largest(broken) == "- Eh" and "| nan (fail) |" in tables.markdown(broken, "main")
-    skipped = dataclasses.replace(near, status="skipped", value=None)
-    assert [line.split()[0] for line in tables.lines_of([near, skipped, far])] == [
-        "water:",
-        "pass",
-        "skipped",
-        "why",
-        "pass",
-    ]
-    assert tables.line_of_entry([near, skipped]).split()[3] == "skipped"

@@ -329,10 +329,10 @@ def differentiate(
         The SCF's builder of J and K with its integrals, if kept; emptied.
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
-    begin = time.perf_counter()
     gradient = None
     sphere_torque = np.zeros(3)
     with calculation.clock("gradient"):
+        begin = time.perf_counter()
         spins = orbitals(calculation, result.reference)
         correlation, unrelaxed = _correlation(calculation, result, spins, b)
         functionals = gradient_functionals(system.mole, result.reference)
