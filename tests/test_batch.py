@@ -488,28 +488,6 @@ def test_two_batches_at_once_share_the_items(folder, call):
     assert not list((folder / "out").glob(".*"))
 
 
-@pytest.mark.usefixtures("workers")
-def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatch):
-    """This process holds the lock of one item: the batch computes the other one and exits with
-    75."""
-    from dfmp2.host.files import acquire_lock, release_lock
-
-    monkeypatch.setattr("dfmp2.execution.batch.GRACE", 0.5)
-    (folder / "out").mkdir()
-    assert acquire_lock(folder / "out" / "h2.h5") is None
-    (folder / "m.toml").write_text(HEAD + items("h2", "h2o"))
-    done = call("batch", "run", "m.toml")
-    recorded_failure(done, 75)
-    assert set(results(folder / "out")) == {"h2o.h5"}
-    assert acquire_lock(folder / "out" / "h2o.h5") is None  # to compute it again
-    value = succeed(call("batch", "status", "m.toml", "--json")).json
-    assert [item["status"] for item in value["items"]] == ["running", "running"]
-    for name in ("h2", "h2o"):
-        release_lock(folder / "out" / f"{name}.h5")
-    value = succeed(call("batch", "status", "m.toml", "--json")).json
-    assert [item["status"] for item in value["items"]] == ["pending", "complete"]
-
-
 @pytest.mark.parametrize(
     ("output", "given", "variables"),
     [
