@@ -305,11 +305,13 @@ def test_what_is_said_of_a_death_is_of_its_item(
     needs = {"a": (1, 2), "b": (10**9, 3 * 10**9)}
     monkeypatch.setattr(batch, "memory_needed", lambda one, share: needs[one.item.name])
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".b.lock").write_text('{"pid": 7, "host": "h", "since": "s"}')
     row = run._after_death(1, Died("died", 7, WorkerShare(1, 10**9), errors="its last words"))
     assert (row.name, row.status, row.exit_code) == ("b", "failed", 7)
     assert "about 3.00 GB per worker would fit (1.00 GB with" in str(row.error)
     assert "its last words" in (tmp_path / "out" / "b.error.json").read_text()
     assert run._after_death(0, Died("told to", 75, None, terminated=True)).status == "pending"
+    assert not (tmp_path / "out" / ".b.lock").exists()
 
 
 # --- workers --------------------------------------------------------------------------------------
