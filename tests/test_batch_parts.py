@@ -32,18 +32,15 @@ from dfmp2.execution.batch import (
     shards,
     works,
 )
-from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.outlook import foresee_shards
-from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Slot, WorkerShare
 from dfmp2.host.files import acquire_lock, release_lock
 from dfmp2.options import Options
 from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates, store_rates
 from dfmp2.progress import Listener
-from dfmp2.studies import runs
 from tests import awkward
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error, recorded_texts
@@ -186,50 +183,6 @@ def test_steps_share_what_the_options_say(monkeypatch):
     assert calls[0].run(WorkerShare(1, 10**6))[1].options == options
 
 
-@pytest.mark.parametrize(
-    ("elsewhere", "given", "chained", "cores", "expected"),
-    [
-        (None, None, False, 8, (1, 8)),
-        (StepWorkers(3), None, False, 8, (2, 4)),  # never more than steps
-        (StepWorkers(3), 5, True, 8, (2, 5)),  # threads are those of each
-        (StepWorkers(3), None, False, 1, (2, 1)),
-        (StepWorkers(1), None, False, 8, (1, 8)),
-        (StepWorkers(), None, False, 8, (2, 4)),
-        (StepWorkers(), 3, False, 8, (2, 1)),  # threads are those of all
-        (StepWorkers(), None, True, 8, (1, 8)),
-    ],
-)
-def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained, cores, expected):
-    monkeypatch.setattr(runs, "usable_cores", lambda: cores)
-    monkeypatch.setattr(runs, "processes", lambda group, kind, cores: min(cores, len(group)))
-    options = Options("sto-3g", threads=given, backend="cpu")
-    study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")
-    assert runs._StudyRuns._division(study, ["a", "b"], elsewhere) == expected  # type: ignore[arg-type]
-
-
-def test_workers_suit_the_items_that_are_left(monkeypatch):
-    """Their costs, and the memory of the largest one beside its libraries; one worker if nothing
-    can run, or on one core."""
-    monkeypatch.setattr(
-        batch,
-        "memory_needed",
-        lambda given, share: given and (given, 100 * given * share.threads + share.memory),
-    )
-    monkeypatch.setattr(batch.resources, "usable_memory", lambda: 5)
-    monkeypatch.setattr(batch, "process_count", lambda *given: given)
-    inputs = [None, 5, 9, 7]
-    works = [Work(place, 1.5 * place, "", None) for place in range(4)]
-
-    def asked(left: list[int], cores: int, memory: int | None = 10**6) -> Any:
-        run: Any = SimpleNamespace(left=left, inputs=inputs, _works=works)
-        return BatchRun.suitable_workers(run, cores, memory)
-
-    assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900 + 10**6, 10**6, 4)
-    assert asked([3, 1], 2) == ([4.5, 1.5], 700 + 10**6, 10**6, 2)
-    assert asked([3, 1], 2, None) == ([4.5, 1.5], 700 + 5, None, 2)
-    assert asked([0], 4) == asked([], 4) == asked([1, 2], 1) == 1
-
-
 class OneByOne(nullcontext[None]):
     """A pool whose only worker ends each item as `row` says, and then calls `after`."""
 
@@ -317,67 +270,6 @@ def test_what_is_said_of_a_death_is_of_its_item(
 # --- workers --------------------------------------------------------------------------------------
 
 SHARE = WorkerShare(threads=2, memory=4 * 10**9)
-
-
-class Cluster(SimpleNamespace):
-    """The interface of the pool and the Dask client used by a slot."""
-
-    def get_executor(self, **how: Any) -> str:
-        self.asked = how
-        return "executor"
-
-
-@pytest.mark.parametrize(
-    ("limit", "share", "memory", "threads"),
-    [
-        (10**9, WorkerShare(0, 0), 8 * 10**8, 5),
-        (10**9, WorkerShare(3, 7), 7, 3),
-        (0, WorkerShare(0, 9), 9, 5),
-        (None, WorkerShare(1, 0), 0, 0),
-    ],
-)
-def test_a_dask_worker_has_four_fifths_of_its_limit_or_what_it_is_given(
-    limit: int | None, share: WorkerShare, memory: int, threads: int
-) -> None:
-    known = {"tcp://a": {"memory_limit": limit, "nthreads": 5, "local_directory": "/x"}}
-    cluster = Cluster()
-    pool: Any = SimpleNamespace(workers=known, share=share, token=Path("/t"), client=cluster)
-    if not memory:
-        with recorded_error(InputError):
-            DaskSlot(pool, "tcp://a")
-        return
-    slot = DaskSlot(pool, "tcp://a")
-    assert slot.share == WorkerShare(threads, memory, Path("/t")) and slot.ready
-    assert cluster.asked == {
-        "workers": ["tcp://a"],
-        "allow_other_workers": False,
-        "pure": False,
-        "retries": 0,
-    }
-    known.clear()
-    assert not slot.ready
-
-
-@pytest.mark.parametrize(
-    ("ready", "done", "closed"), [(True, False, 0), (False, True, 0), (False, False, 1)]
-)
-def test_what_a_lost_dask_worker_does_is_given_up(
-    ready: bool, done: bool, closed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Except if it ended before its worker was lost."""
-    count = [0]
-    future: Any = Future()
-    if done:
-        future.set_result(1)
-    slot = SimpleNamespace(
-        ready=ready, future=future, close=lambda: count.__setitem__(0, count[0] + 1)
-    )
-    looked: list[int] = []
-    monkeypatch.setattr(DaskPool, "_look", lambda self: looked.append(1))
-    monkeypatch.setattr("dfmp2.execution.pool.Pool.finished", lambda self: [slot])
-    pool = DaskPool.__new__(DaskPool)
-    pool.slots = [slot]
-    assert pool.finished() == [slot] and count == [closed] and len(looked) == 2
 
 
 # --- the end of a batch ---------------------------------------------------------------------------
@@ -500,53 +392,3 @@ def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) 
     slot.future = Future()
     slot.future.set_result(17)
     assert slot.result() == 17
-
-
-def test_workers_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, asked = [100.0], list[float]()
-    monkeypatch.setattr("dfmp2.execution.dask.time.monotonic", lambda: now[0])
-    pool = DaskPool.__new__(DaskPool)
-    pool._looked, pool._since, pool._size, pool.slots = 99.5, 99.5, 1, []
-    pool._address = "tcp://host:8786"
-    workers: dict[str, Any] = {}
-
-    def sync(*_: Any, **__: Any) -> dict[str, Any]:
-        asked.append(now[0])
-        return {"workers": workers}
-
-    scheduler = SimpleNamespace(identity=None)
-    pool.client = SimpleNamespace(status="running", sync=sync, scheduler=scheduler)
-    for now[0] in (100.0, 100.4, 100.6, 101.5, 101.7):
-        pool._look()
-    assert asked == [100.6, 101.7]
-    # A cluster may be without workers for WAIT seconds, counted from the last one seen.
-    now[0] = 99.5 + WAIT
-    pool._look()
-    workers["one"] = {"nthreads": 1}
-    now[0] += 2
-    monkeypatch.setattr(pool, "_size", 0)
-    pool._look()
-    workers.clear()
-    now[0] += WAIT
-    pool._look()
-    now[0] += 1.5
-    with recorded_error(ResourceError):
-        pool._look()
-
-
-def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    pool = DaskPool.__new__(DaskPool)
-    pool.slots = []
-
-    def look(self: Any) -> None:
-        assert self._size == 4
-        if len(waited) == 2:
-            self.slots = ["a worker"]
-
-    monkeypatch.setattr(DaskPool, "_look", look)
-    monkeypatch.setattr("dfmp2.execution.dask.time.sleep", waited.append)
-    pool.grow(4)
-    assert pool.slots == ["a worker"] and len(waited) == 2
-    pool.grow(4)
-    assert len(waited) == 2

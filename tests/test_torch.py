@@ -37,7 +37,7 @@ from dfmp2.backends.transfers import Card
 from dfmp2.errors import ResourceError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies, tile_keys
-from dfmp2.planning import devices, memory
+from dfmp2.planning import devices, memory, rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_device import DeviceIntegrals
@@ -797,6 +797,7 @@ def test_the_planned_memory_of_a_card_is_what_a_run_holds(card, how, number, mon
     """B, for the certificate in float64 as well, beside products of three arrays."""
     made = backend(H100, split=True) if card == "split" else backend(card)
     monkeypatch.setattr(torch_backend, "make", lambda name, threads: made)
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: rates.Rates())
     how |= {"backend": "torch", "transform": "host", "threads": 1, "stability": "off"}
     planned = dfmp2.plan(NH2, "6-31g", **how).to_dict()["memory_bytes"]["device"]
     held = []
