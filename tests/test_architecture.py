@@ -86,23 +86,15 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
 @cache
 def imported(path: Path) -> set[str]:
     """Absolute names of all imported modules, at any depth, except those only for annotations."""
-    names = set()
-
-    def visit(inner):
-        for node in inner:
-            if isinstance(node, ast.expr):  # holds no statement
-                continue
-            if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-                visit(node.orelse)
-                continue
-            if isinstance(node, ast.Import):
-                names.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: relative import"
-                names.update(f"{node.module}.{alias.name}" for alias in node.names)
-            visit(ast.iter_child_nodes(node))
-
-    visit(parsed(path).body)
+    names, hidden = set(), set()
+    for node in nodes(path):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            hidden.update(node.body)
+        elif isinstance(node, ast.Import) and node not in hidden:
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node not in hidden:
+            assert node.level == 0, f"{path}: relative import"
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names
 
 

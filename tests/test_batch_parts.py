@@ -1,9 +1,9 @@
-"""Order, shards, devices, locks and messages of a batch, without computing anything."""
+"""Shards, memory, workers and ends of a batch, without computing anything; what needs no stand-ins
+is the session `parts-of-batches`."""
 
 from __future__ import annotations
 
 import random
-import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
 from dataclasses import make_dataclass, replace
@@ -24,34 +24,23 @@ from dfmp2.errors import (
     ResourceError,
     SomeFailed,
 )
-from dfmp2.errors.messages import Option
-from dfmp2.execution import batch, items, parts, pool
+from dfmp2.execution import batch, parts
 from dfmp2.execution.batch import (
     BatchRun,
     Work,
-    arrange,
     memory_needed,
-    read_shard,
-    shard_of_job,
     shards,
     works,
 )
-from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot, read_engine
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import Batch, make_batch
+from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.outlook import foresee_shards
-from dfmp2.execution.parts import StepWorkers
-from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
+from dfmp2.execution.pool import Died, Slot, WorkerShare
 from dfmp2.host.files import acquire_lock, release_lock
-from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates, store_rates
-from dfmp2.planning.time import process_count
 from dfmp2.progress import Listener
-from dfmp2.studies import runs, task
-from dfmp2.studies.task import Step
-from dfmp2.units import format_bytes
 from tests import awkward
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error, recorded_texts
@@ -59,27 +48,6 @@ from tests.recorded import recorded_error, recorded_texts
 
 def of_costs(costs):
     return [Work(place, value, f"series {place}") for place, value in enumerate(costs)]
-
-
-def places(items, parts, *, chained):
-    return [
-        tuple(work.place for work in piece)
-        for piece in arrange(items, parts=parts, chained=chained)
-    ]
-
-
-def test_large_items_first():
-    assert places(of_costs([1.0, 9.0, 1.9, 1.1]), 2, chained=False) == [(1,), (2,), (3,), (0,)]
-
-
-def test_series_stay_together_in_as_many_pieces_as_there_are_workers():
-    items = [Work(place, 1.0, "even" if place % 2 == 0 else "odd") for place in range(10)]
-    assert set(places(items, 1, chained=True)) == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
-    assert set(places(items, 2, chained=True)) == {(0, 2, 4), (6, 8), (1, 3, 5), (7, 9)}
-    assert places(items, 5, chained=True) == [(place,) for place in range(10)]
-    # All of a series counts.
-    items = [Work(0, 2.0, "short"), *(Work(place, 1.0, "long") for place in (1, 2, 3))]
-    assert places(items, 1, chained=True) == [(1, 2, 3), (0,)]
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -94,25 +62,6 @@ def test_shards_are_a_partition_and_balanced(chained):
     assert shards(items[::-1], 8, chained=chained) == parts
     # Without known costs, they are distributed evenly
     assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
-
-
-SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {**SLURM, "SLURM_ARRAY_TASK_ID": "11"},
-        {**SLURM, "SLURM_ARRAY_TASK_COUNT": "four"},
-        {"AWS_BATCH_JOB_ARRAY_INDEX": "0"},
-        *("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"),
-    ],
-    ids=str,
-)
-def test_a_shard_is_one_of_those_there_are(given: Any) -> None:
-    assert read_shard(" 2/5") == (2, 5)
-    with recorded_error(InputError):
-        (read_shard if isinstance(given, str) else shard_of_job)(given)
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
@@ -234,110 +183,6 @@ def test_steps_share_what_the_options_say(monkeypatch):
     assert calls[0].run(WorkerShare(1, 10**6))[1].options == options
 
 
-@pytest.mark.parametrize(
-    ("elsewhere", "given", "chained", "cores", "expected"),
-    [
-        (None, None, False, 8, (1, 8)),
-        (StepWorkers(3), None, False, 8, (2, 4)),  # never more than steps
-        (StepWorkers(3), 5, True, 8, (2, 5)),  # threads are those of each
-        (StepWorkers(3), None, False, 1, (2, 1)),
-        (StepWorkers(1), None, False, 8, (1, 8)),
-        (StepWorkers(), None, False, 8, (2, 4)),
-        (StepWorkers(), 3, False, 8, (2, 1)),  # threads are those of all
-        (StepWorkers(), None, True, 8, (1, 8)),
-    ],
-)
-def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained, cores, expected):
-    monkeypatch.setattr(runs, "usable_cores", lambda: cores)
-    monkeypatch.setattr(runs, "processes", lambda group, kind, cores: min(cores, len(group)))
-    options = Options("sto-3g", threads=given, backend="cpu")
-    study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")
-    assert runs._StudyRuns._division(study, ["a", "b"], elsewhere) == expected  # type: ignore[arg-type]
-
-
-def test_workers_suit_the_items_that_are_left(monkeypatch):
-    """Their costs, and the memory of the largest one beside its libraries; one worker if nothing
-    can run, or on one core."""
-    monkeypatch.setattr(
-        batch,
-        "memory_needed",
-        lambda given, share: given and (given, 100 * given * share.threads + share.memory),
-    )
-    monkeypatch.setattr(batch.resources, "usable_memory", lambda: 5)
-    monkeypatch.setattr(batch, "process_count", lambda *given: given)
-    inputs = [None, 5, 9, 7]
-    works = [Work(place, 1.5 * place, "", None) for place in range(4)]
-
-    def asked(left: list[int], cores: int, memory: int | None = 10**6) -> Any:
-        run: Any = SimpleNamespace(left=left, inputs=inputs, _works=works)
-        return BatchRun.suitable_workers(run, cores, memory)
-
-    assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900 + 10**6, 10**6, 4)
-    assert asked([3, 1], 2) == ([4.5, 1.5], 700 + 10**6, 10**6, 2)
-    assert asked([3, 1], 2, None) == ([4.5, 1.5], 700 + 5, None, 2)
-    assert asked([0], 4) == asked([], 4) == asked([1, 2], 1) == 1
-
-
-def test_processes_begin_with_the_longest_run():
-    options = Options("sto-3g", memory=10**10, threads=1, backend="cpu")
-    steps = [
-        Step(name, name, parse_xyz(MOLECULES[name], file=name).molecule, options)
-        for name in ("h2", "h2o", "h2-far")
-    ]
-    found = [step.name for step in task.longest_first(steps, "energy")]
-    assert found == ["h2o", "h2", "h2-far"]
-    shared = [task.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
-    assert shared == [1, 2, 3]
-    assert task.processes(steps, "energy", 1) == 1
-    searches = [replace(steps[0], optimised=True), *steps[1:]]
-    assert task.processes(searches, "energy", 4) == 1  # each of them takes many runs
-
-
-def test_calculations_that_processes_share():
-    """Small ones that fit into memory beside this process, and keep all of them busy."""
-    one = 10**8
-    assert process_count([0.4] * 24, one, 10**9, 2) == 2
-    assert process_count([0.4] * 24, one, 10**9, 16) == 9  # memory for ten, one of them here
-    assert process_count([0.4] * 3, one, 10**10, 16) == 3
-    assert process_count([1.0, 0.5, 0.5, 0.2, 0.2], one, 10**9, 4) == 2
-    assert process_count([1.0, 0.1, 0.1], one, 10**9, 4) == 1
-    assert process_count([31.0] * 24, one, 10**9, 2) == 1
-    assert process_count([0.4] * 24, one, 2 * one, 2) == 1
-    assert process_count([0.0, 0.0], one, 10**9, 2) == 1  # each will be refused
-
-
-@pytest.mark.parametrize(("words", "shown"), [(59, 59), (60, 60), (61, 59), (200, 59)])
-def test_what_is_told_of_an_item_that_failed(words: int, shown: int) -> None:
-    """The time left is the time spent times the ratio of remaining to finished cost; messages are
-    shortened."""
-    told: dict[str, Any] = {}
-    listener = SimpleNamespace(
-        time_left=lambda seconds: told.update(left=seconds),
-        stage=lambda text: told.update(stage=text),
-        warning=lambda text: told.update(warning=str(text)),
-        step=lambda *place: told.update(step=place),
-    )
-    run = SimpleNamespace(
-        batch=SimpleNamespace(worded=str),
-        rows=[None] * 5,
-        complete_before=2,
-        listener=listener,
-        _began=time.monotonic() - 300,
-        _cost=100.0,
-        _cost_done=25.0,
-        _ended=1,
-    )
-    row = ItemStatus("a", "a.xyz", "failed", 5, " ".join(["word"] * words), notes=("on the host",))
-    BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
-    assert told["left"] == pytest.approx(900, rel=0.01)
-    assert told["stage"] == "a: on the host" and told["step"] == (1, 3, "items")
-    ending = "" if shown == words else " ..."
-    assert told["warning"] == f"a failed with code 5: {' '.join(['word'] * shown)}{ending}"
-    run._cost_done = 0.0
-    BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
-    assert told["left"] is None
-
-
 class OneByOne(nullcontext[None]):
     """A pool whose only worker ends each item as `row` says, and then calls `after`."""
 
@@ -403,16 +248,6 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
         recorded_texts([str(run.unwritable(run.blocked))])
 
 
-def test_what_each_worker_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of seven cores and 1000 free bytes, a tenth of which is left; a given memory is for all."""
-    monkeypatch.setattr(pool, "usable_cores", lambda: 7)
-    monkeypatch.setattr(pool, "available_memory", lambda: 1000)
-    given = [(3, None, None), (3, 5, 960), (9, None, None)]
-    found = [pool.worker_share(*one) for one in given]
-    assert found == [WorkerShare(2, 300), WorkerShare(5, 320), WorkerShare(1, 100)]
-    assert pool.worker_share(2, None, 960, others=1) == WorkerShare(3, 320)
-
-
 def test_what_is_said_of_a_death_is_of_its_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,181 +258,18 @@ def test_what_is_said_of_a_death_is_of_its_item(
     needs = {"a": (1, 2), "b": (10**9, 3 * 10**9)}
     monkeypatch.setattr(batch, "memory_needed", lambda one, share: needs[one.item.name])
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".b.lock").write_text('{"pid": 7, "host": "h", "since": "s"}')
     row = run._after_death(1, Died("died", 7, WorkerShare(1, 10**9), errors="its last words"))
     assert (row.name, row.status, row.exit_code) == ("b", "failed", 7)
     assert "about 3.00 GB per worker would fit (1.00 GB with" in str(row.error)
     assert "its last words" in (tmp_path / "out" / "b.error.json").read_text()
     assert run._after_death(0, Died("told to", 75, None, terminated=True)).status == "pending"
+    assert not (tmp_path / "out" / ".b.lock").exists()
 
 
 # --- workers --------------------------------------------------------------------------------------
 
 SHARE = WorkerShare(threads=2, memory=4 * 10**9)
-
-
-@pytest.mark.parametrize(
-    ("code", "errors", "item", "terminated", "words"),
-    [
-        (None, "its last words", 1, False, "another part of this program was told how"),
-        (-9, "", 7, False, "killed (SIGKILL)"),
-        (-11, "", 1, False, "crashed (SIGSEGV): a fault"),
-        (-15, "", 1, True, "crashed (SIGTERM)"),
-        (-200, "", 1, False, "crashed (signal 200)"),
-        (3, "first\nno memory\n \n", 1, False, "failed (exit code 3): no memory"),
-        (75, "", 1, True, "failed (exit code 75): it said nothing"),
-        (0, "x" * 400, 1, False, f"(exit code 0): {'x' * 300}"),
-    ],
-)
-def test_why_a_worker_died(
-    code: int | None, errors: str, item: int, terminated: bool, words: str
-) -> None:
-    died = process_death(code, SHARE, errors, peak=123)
-    assert (died.exit_code, died.terminated, died.share) == (item, terminated, SHARE)
-    assert died.errors == errors and words in str(died)
-    assert len(str(died)) < 360
-    assert died.peak == 123 * (code == -9)
-
-
-@pytest.mark.parametrize(
-    ("peak", "need", "expected"),
-    [
-        (0, None, "died; it was allowed 4.00 GB"),
-        (10**9, None, "with 1.00 GB"),
-        (2 * 10**9, None, "died; it was allowed 4.00 GB"),
-        (10**9, (1, 4 * 10**9), "with 1.00 GB"),
-        (10**9, (2 * 10**9, 4 * 10**9 + 1), "use fewer --workers or more --memory"),
-        (3 * 10**9, (2 * 10**9, 4 * 10**9), "use fewer --workers or less --memory"),
-    ],
-)
-def test_what_is_said_of_a_worker_that_was_killed(
-    peak: int, need: tuple[int, int] | None, expected: str
-) -> None:
-    """A worker that used less than half of its share was not killed for its memory."""
-    told = str(Died("died", 7, SHARE, peak=peak).message(need))
-    if expected.startswith("with"):
-        assert f"It had {expected[5:]} when it was last looked at" in told
-        assert told.endswith("use fewer --workers") and "the same command tries it again" in told
-    else:
-        assert told.startswith("died; it was allowed 4.00 GB") and told.endswith(expected)
-    fits = need is not None and (
-        f": about 4.00 GB per worker would fit ({format_bytes(need[0])} with large arrays on disk)"
-    )
-    assert not fits or fits in told
-    assert str(Died("a fault", 1, None).message(need)) == "a fault"
-
-
-@pytest.mark.parametrize(
-    ("kept", "asked", "enough"),
-    [
-        ("energies", "energies", True),
-        ("energies", "properties", False),
-        ("properties", "energies", True),
-        ("properties", "all", False),
-        ("all", "all", True),
-        ("nothing known", "energies", False),
-    ],
-)
-def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
-    kept: str, asked: str, enough: bool
-) -> None:
-    assert items._keeps(kept, SimpleNamespace(keep=asked)) is enough  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("backends", "device"),
-    [
-        (("cpu", "torch"), "cpu"),
-        (("cpu", "auto"), "auto"),
-        (("auto", "cuda-tf32"), "cuda-tf32"),
-        (("cuda-tf32", "cuda"), "cuda"),
-        (("cuda", "nki-xla"), "nki-xla"),
-        (("nki-xla", "nki"), "nki"),
-    ],
-)
-def test_devices_that_workers_share(backends: tuple[str, ...], device: str) -> None:
-    """Those of one backend, whatever the order of the items; each has a file of its own."""
-    rows: Any = [SimpleNamespace(options=SimpleNamespace(backend=name)) for name in backends]
-    for order in (rows, rows[::-1]):
-        assert Batch("", Path(), Path(), tuple(order)).device == device
-    assert items.error_file(Path("a.b.h5")) == Path("a.b.error.json")
-
-
-@pytest.mark.parametrize(
-    ("address", "closed"),
-    [
-        *(
-            (f"tcp://{host}:8786", True)
-            for host in ("localhost", "127.0.0.1", "127.9.8.7", "[::1]")
-        ),
-        ("tls://a.host:8786", True),
-        *((f"tcp://{host}:8786", False) for host in ("a.host", "127.0.0.1.host", "10.0.0.1")),
-        *((text, False) for text in ("http://localhost:1", "tls://a.host", "tcp://:5", "none")),
-    ],
-)
-def test_a_scheduler_must_not_be_open_to_others(address: str, closed: bool) -> None:
-    with nullcontext() if closed else recorded_error(InputError):
-        assert read_engine(address) == address
-
-
-class Cluster(SimpleNamespace):
-    """The interface of the pool and the Dask client used by a slot."""
-
-    def get_executor(self, **how: Any) -> str:
-        self.asked = how
-        return "executor"
-
-
-@pytest.mark.parametrize(
-    ("limit", "share", "memory", "threads"),
-    [
-        (10**9, WorkerShare(0, 0), 8 * 10**8, 5),
-        (10**9, WorkerShare(3, 7), 7, 3),
-        (0, WorkerShare(0, 9), 9, 5),
-        (None, WorkerShare(1, 0), 0, 0),
-    ],
-)
-def test_a_dask_worker_has_four_fifths_of_its_limit_or_what_it_is_given(
-    limit: int | None, share: WorkerShare, memory: int, threads: int
-) -> None:
-    known = {"tcp://a": {"memory_limit": limit, "nthreads": 5, "local_directory": "/x"}}
-    cluster = Cluster()
-    pool: Any = SimpleNamespace(workers=known, share=share, token=Path("/t"), client=cluster)
-    if not memory:
-        with recorded_error(InputError):
-            DaskSlot(pool, "tcp://a")
-        return
-    slot = DaskSlot(pool, "tcp://a")
-    assert slot.share == WorkerShare(threads, memory, Path("/t")) and slot.ready
-    assert cluster.asked == {
-        "workers": ["tcp://a"],
-        "allow_other_workers": False,
-        "pure": False,
-        "retries": 0,
-    }
-    known.clear()
-    assert not slot.ready
-
-
-@pytest.mark.parametrize(
-    ("ready", "done", "closed"), [(True, False, 0), (False, True, 0), (False, False, 1)]
-)
-def test_what_a_lost_dask_worker_does_is_given_up(
-    ready: bool, done: bool, closed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Except if it ended before its worker was lost."""
-    count = [0]
-    future: Any = Future()
-    if done:
-        future.set_result(1)
-    slot = SimpleNamespace(
-        ready=ready, future=future, close=lambda: count.__setitem__(0, count[0] + 1)
-    )
-    looked: list[int] = []
-    monkeypatch.setattr(DaskPool, "_look", lambda self: looked.append(1))
-    monkeypatch.setattr("dfmp2.execution.pool.Pool.finished", lambda self: [slot])
-    pool = DaskPool.__new__(DaskPool)
-    pool.slots = [slot]
-    assert pool.finished() == [slot] and count == [closed] and len(looked) == 2
 
 
 # --- the end of a batch ---------------------------------------------------------------------------
@@ -622,25 +294,6 @@ class Ended(SimpleNamespace):
 
 
 OUTPUT: Any = SimpleNamespace(output=Path("out"))
-
-
-@pytest.mark.parametrize(("failed", "shown"), [(0, 0), (20, 20), (21, 20)])
-@pytest.mark.parametrize("quiet", [False, True])
-def test_the_first_items_that_failed_are_printed(
-    failed: int, shown: int, quiet: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run: Any = Ended(complete=3, failed=failed, pending=2)
-    batch_run._report(OUTPUT, run, 0, quiet=quiet)
-    lines = capsys.readouterr().out.splitlines()
-    named = [line.split()[2] for line in lines if line.startswith("failed (4)")]
-    assert named == [f"failed-{number}" for number in range(shown * (not quiet))]
-    more = ["... and 1 more: see dfmp2 batch status"] * (failed == 21 and not quiet)
-    assert [line for line in lines if line.startswith("...")] == more
-    said = f", {failed} failed" * bool(failed)
-    last = f"3 of {5 + failed} items complete (1 of them before){said}, 2 pending -> out"
-    assert lines[-1] == f"dfmp2 batch finished: {last}"
-    batch_run._report(OUTPUT, run, 1, quiet=True)
-    assert capsys.readouterr().out == f"dfmp2 batch stopped: {last}\n"
 
 
 @pytest.mark.parametrize(
@@ -739,73 +392,3 @@ def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) 
     slot.future = Future()
     slot.future.set_result(17)
     assert slot.result() == 17
-
-
-def test_a_pool_grows_to_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "Slot", lambda _, device: device)
-    three = Pool([{"CARD": str(number)} for number in range(3)], cast(WorkerShare, None))
-    for size, held in ((1, "0"), (1, "0"), (2, "01"), (5, "012")):
-        three.grow(size)
-        assert "".join(slot["CARD"] for slot in three.slots) == held
-
-
-def test_an_item_without_enough_memory_is_told_of_its_share(tmp_path: Path) -> None:
-    item: Any = SimpleNamespace(name="x", molecule="x.xyz", target=tmp_path / "x.h5")
-    short = ResourceError("5 GB are needed, and ", Option("memory"), " allows 1 GB")
-    for error, share, told in (
-        (short, SHARE, True),
-        (short, SHARE._replace(token=tmp_path), False),  # of a Dask cluster
-        (ResourceError("the disk is full"), SHARE, False),
-    ):
-        said = items._row_of_error(item, error, share).error
-        assert said.startswith(str(error)) and ("each worker of the batch" in said) == told
-
-
-def test_workers_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, asked = [100.0], list[float]()
-    monkeypatch.setattr("dfmp2.execution.dask.time.monotonic", lambda: now[0])
-    pool = DaskPool.__new__(DaskPool)
-    pool._looked, pool._since, pool._size, pool.slots = 99.5, 99.5, 1, []
-    pool._address = "tcp://host:8786"
-    workers: dict[str, Any] = {}
-
-    def sync(*_: Any, **__: Any) -> dict[str, Any]:
-        asked.append(now[0])
-        return {"workers": workers}
-
-    scheduler = SimpleNamespace(identity=None)
-    pool.client = SimpleNamespace(status="running", sync=sync, scheduler=scheduler)
-    for now[0] in (100.0, 100.4, 100.6, 101.5, 101.7):
-        pool._look()
-    assert asked == [100.6, 101.7]
-    # A cluster may be without workers for WAIT seconds, counted from the last one seen.
-    now[0] = 99.5 + WAIT
-    pool._look()
-    workers["one"] = {"nthreads": 1}
-    now[0] += 2
-    monkeypatch.setattr(pool, "_size", 0)
-    pool._look()
-    workers.clear()
-    now[0] += WAIT
-    pool._look()
-    now[0] += 1.5
-    with recorded_error(ResourceError):
-        pool._look()
-
-
-def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    pool = DaskPool.__new__(DaskPool)
-    pool.slots = []
-
-    def look(self: Any) -> None:
-        assert self._size == 4
-        if len(waited) == 2:
-            self.slots = ["a worker"]
-
-    monkeypatch.setattr(DaskPool, "_look", look)
-    monkeypatch.setattr("dfmp2.execution.dask.time.sleep", waited.append)
-    pool.grow(4)
-    assert pool.slots == ["a worker"] and len(waited) == 2
-    pool.grow(4)
-    assert len(waited) == 2

@@ -17,7 +17,7 @@ from pyscf import gto
 from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedOperand, UntransformedTensor
-from dfmp2.errors import InputError, NumericalError, ResourceError, UnsupportedByBackend
+from dfmp2.errors import InputError, NumericalError, UnsupportedByBackend
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
@@ -27,7 +27,7 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
-from dfmp2.planning import devices, memory, plan, rates, time
+from dfmp2.planning import memory, plan, time
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.jk import fit_columns
@@ -36,9 +36,9 @@ from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.catalogue import predict_transform
 from dfmp2.trainium.launch import executors
 from dfmp2.trainium.launch.executors import InterpreterExecutor
-from tests.conftest import MOLECULES, succeed
+from tests.conftest import MOLECULES
 from tests.faults import recorded
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 from tests.stand_in_nki.site import planted
 from tests.test_checkpoint import compute
 from tests.test_nki_backend import GEOMETRIES, Quiet
@@ -165,11 +165,6 @@ def test_rows_of_b_are_those_that_the_host_fits():
         np.testing.assert_allclose(tensor.rows([3, 1]), b[[3, 1]], rtol=0, atol=1e-12)
 
 
-def test_an_estimate_above_the_tolerance_is_refused(tmp_path):
-    with recorded_error(NumericalError):
-        python.run(molecule(tmp_path, "h2o"), "sto-3g", tolerance=1e-15, **ON_DEVICE)
-
-
 def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
     options = Options(basis="sto-3g", threads=1, backend="nki-interpreter", transform="device")
     target, whole = tmp_path / "x.h5", compute("nh2", options)
@@ -179,25 +174,6 @@ def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
         assert compute("nh2", options, FileCheckpoint(target, state, in_batch=True)) == whole
     with recorded_error(InputError):
         compute("nh2", replace(options, transform="host"), FileCheckpoint(target, states[-1]))
-
-
-def test_a_backend_that_takes_b_from_the_host_refuses(call):
-    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--backend", "cpu", "--transform", "device")
-    recorded_failure(done, 6)
-    assert done.out == ""
-
-
-def test_little_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "host_bytes", lambda work: 10**13)
-    with pytest.raises(
-        ResourceError, match=r'transform="device" holds 10\.00 TB of fitted integrals on the host'
-    ):
-        python.run(molecule(tmp_path, "h2o"), "sto-3g", **ON_DEVICE)
-
-
-def test_b_is_made_on_the_host_unless_it_is_asked_for(tmp_path):
-    result = python.run(molecule(tmp_path, "h2o"), "sto-3g", **(ON_DEVICE | {"transform": "auto"}))
-    assert "transformation" not in details(result)
 
 
 def test_what_cannot_run_is_refused_before_the_scf():
@@ -286,14 +262,6 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
         # One block of B for each spin, one block of pairs for each channel
         assert told["kernel launches"] == "5"
         assert told["transformation"] == "device: asked for with --transform device"
-
-
-def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
-    water = ("plan", "h2o.xyz", "--basis", "cc-pvdz", "--backend", "nki-interpreter")
-    assert succeed(call(*water, "--json")).json["transform"] == {"place": "host"}
-    assert "B is made on the device" in succeed(call(*water, "--transform", "device")).out
 
 
 @pytest.mark.parametrize("transform", ["device", "host"])

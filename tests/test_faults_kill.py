@@ -41,8 +41,8 @@ def killed(server: Server, name: str, folder: Path, kills: int) -> None:
     assert not [path for path in folder.iterdir() if path.suffix == ".checkpoint"]
 
 
-def test_three_kills(server: Server, tmp_path: Path) -> None:
-    killed(server, "nh2 small", tmp_path / "run", 3)
+def test_two_kills(server: Server, tmp_path: Path) -> None:
+    killed(server, "nh2 small", tmp_path / "run", 2)
 
 
 @pytest.mark.slow

@@ -280,17 +280,17 @@ def test_real_file_system(
 
 
 def of_a_batch(folder: Path) -> None:
-    (item,) = make_batch(["nh2.xyz"], {"basis": "sto-3g"}, folder, folder).items
+    (item,) = make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder, folder).items
     row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
     assert row.status == "complete", row.error
 
 
 COMPUTING: dict[str, tuple[str, tuple[str, ...] | Callable[[Path], None]]] = {
-    "run": ("x.h5", ("run", "nh2.xyz", "--basis", "sto-3g", "--output", "x.h5")),
-    "gradient": ("x.h5", ("gradient", "nh2.xyz", "--basis", "sto-3g", "--output", "x.h5")),
-    "prepare": ("x.h5", ("prepare", "nh2.xyz", "--basis", "sto-3g", "--output", "x.h5")),
+    "run": ("x.h5", ("run", "h2.xyz", *H2, "--output", "x.h5")),
+    "gradient": ("x.h5", ("gradient", "h2.xyz", *H2, "--output", "x.h5")),
+    "prepare": ("x.h5", ("prepare", "h2.xyz", *H2, "--output", "x.h5")),
     "scan": ("x.h5", (*SCAN, "--output", "x.h5")),
-    "item of a batch": ("nh2.h5", of_a_batch),
+    "item of a batch": ("h2.h5", of_a_batch),
 }
 
 

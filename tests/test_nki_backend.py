@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.backends import registry
 from dfmp2.backends.base import Tile
 from dfmp2.errors import (
     BackendUnavailable,
     KernelFailed,
-    NumericalError,
-    UnsupportedByBackend,
 )
 from dfmp2.host.processes import exit_code
 from dfmp2.molecule.molecule import Molecule
@@ -98,25 +95,6 @@ def test_tiles_that_do_not_follow_the_blocks(variant, tile):
         expected = whole[tile.i0 : tile.i1, tile.j0 : tile.j1]
         expected = np.triu(expected) if tile.diagonal else expected
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
-
-
-def test_there_is_no_float64_on_the_device():
-    with recorded_error(UnsupportedByBackend):
-        registry.select_backend("nki-interpreter", "fp64", 1)
-    backend = registry.select_backend("nki-interpreter", "auto", 1)[0]
-    assert registry.float64_backend(backend).name == "cpu"
-
-
-def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere():
-    with recorded_error(NumericalError):
-        dfmp2.run(
-            Molecule.from_string(GEOMETRIES["h2o"]),
-            "sto-3g",
-            backend="nki-interpreter",
-            tolerance=1e-15,
-            threads=1,
-            listener=Quiet(),
-        )
 
 
 SINGLE = NkiBackend("nki-interpreter", InterpreterExecutor())

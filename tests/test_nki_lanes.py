@@ -1,4 +1,5 @@
-"""The lanes on stand-ins for AWS's packages: launches, proofs of use, and failures."""
+"""The lanes on stand-ins for AWS's packages: launches and proofs of use. Failures, and what auto
+decides, are the session `trainium-lanes`."""
 
 from __future__ import annotations
 
@@ -18,13 +19,7 @@ from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.tensors import Folding
 from dfmp2.cli.main import main
 from dfmp2.errors import (
-    BackendUnavailable,
-    DeviceFault,
-    KernelError,
     KernelFailed,
-    NumericalError,
-    ResourceError,
-    UnsupportedByBackend,
 )
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
@@ -37,8 +32,7 @@ from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import compiler, cores, environment, executors, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
-from tests.conftest import MOLECULES, Heard
-from tests.recorded import recorded_error
+from tests.conftest import MOLECULES
 from tests.stand_in_nki.site import planted
 from tests.test_backends import fitted
 from tests.test_disk import both
@@ -117,24 +111,6 @@ def test_products_stay_on_a_lane_until_they_are_fetched(machine, lane):
         assert backend.describe()["transfers"].startswith("2 uploads")
 
 
-def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_there_is_no_compiler(
-    machine,
-):
-    machine.patch.setattr("tests.stand_in_nki.site.COMPILED", {})  # it takes its time
-    first, second = details(run("h2o", "nki")), details(run("h2o", "nki", "cc-pvdz"))
-    assert first["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
-    assert second["programs"] == "1 launched, 0 compiled now, 1 found in the cache"
-    assert float(second["compile time"].split()[0]) == 0.0 < float(first["compile time"].split()[0])
-    machine.patch.setenv("DFMP2_NKI_PYTHON", "/nonexistent/python")
-    machine.patch.setenv("PATH", "/usr/bin:/bin")
-    assert details(run("h2o", "nki"))["programs"].startswith("1 launched, 0 compiled now")
-    assert "cannot be found on PATH" in entry.refusal("nki-xla")  # which always compiles
-    heard = Heard()
-    with recorded_error(BackendUnavailable):
-        run("o2", "nki", "cc-pvdz", listener=heard)
-    assert heard.stages == ["compiled kernels of nki"]
-
-
 @pytest.mark.parametrize("entry", ["tracer", "call", "misfit"])
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
     machine.patch.setenv("STAND_IN_ENTRY", entry)
@@ -149,12 +125,6 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
         and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
     )
     assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none"
-
-
-def test_a_flag_that_neuronx_cc_does_not_know_ends_the_run_and_is_named(machine):
-    machine.patch.setenv("NEURON_CC_FLAGS", "--cache_dir=/tmp/x --auto-cast=matmult")
-    with recorded_error(KernelError):
-        block("nki")
 
 
 def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
@@ -207,94 +177,6 @@ def test_the_program_of_the_own_compiler_is_taken_and_without_one_the_newest(tmp
         assert cache.find(program, "trn1", {}).path.read_text() == "2.3"
     done.path.unlink()
     assert cache.find(program, "trn1", {}).path.read_text() == "2.3"
-
-
-@pytest.mark.parametrize("fault", ["compiler-refuses", "compiler-mute"])
-def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault):
-    machine.fault(fault)
-    with recorded_error(KernelError):
-        block("nki")
-    left = [path for path in (machine.folder / "neff").glob("**/*") if path.is_file()]
-    assert [path.name for path in left] == [compiler.FAILED]
-    machine.fault("")
-    assert block("nki") and not left[0].exists()
-
-
-@pytest.mark.parametrize(
-    ("lane", "fault", "error", "code"),
-    [
-        ("nki", "hardware-fault", DeviceFault, 7),
-        ("nki", "time-out", DeviceFault, 7),
-        ("nki", "out-of-bounds", KernelFailed, 1),
-        ("nki", "not-a-number", NumericalError, 5),
-        ("nki", "core-busy", BackendUnavailable, 6),
-        ("nki", "deaf-device", BackendUnavailable, 6),
-        ("nki", "other-chip", KernelFailed, 1),
-        ("nki", "other-names", KernelFailed, 1),
-        ("nki", "two-outputs", KernelFailed, 1),
-        ("nki-xla", "kernel-raises", KernelFailed, 1),
-        ("nki-xla", "took-the-cpu", BackendUnavailable, 6),
-        ("nki-simulator", "kernel-raises", KernelFailed, 1),
-    ],
-)
-def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault, error, code):
-    machine.fault(fault)
-    with recorded_error(error) as caught:
-        block(lane)
-    assert caught.value.exit_code == code
-
-
-@pytest.mark.parametrize("lane", ["nki", "nki-simulator"])
-def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numbers(machine, lane):
-    machine.fault("wrong-numbers")
-    with recorded_error(NumericalError) as caught:
-        run("h2o", lane)
-    assert caught.value.exit_code == 5
-
-
-STATUSES = (  # of nrt_status.h
-    ("NRT_FAILURE", 1, KernelFailed),
-    ("NRT_INVALID", 2, KernelFailed),
-    ("NRT_INVALID_HANDLE", 3, KernelFailed),
-    ("NRT_RESOURCE", 4, ResourceError),
-    ("NRT_TIMEOUT", 5, DeviceFault),
-    ("NRT_HW_ERROR", 6, DeviceFault),
-    ("NRT_QUEUE_FULL", 7, KernelFailed),
-    ("NRT_LOAD_NOT_ENOUGH_NC", 9, BackendUnavailable),
-    ("NRT_UNSUPPORTED_NEFF_VERSION", 10, KernelFailed),
-    ("NRT_FAIL_HOST_MEM_ALLOC", 11, ResourceError),
-    ("NRT_UNINITIALIZED", 13, KernelFailed),
-    ("NRT_CLOSED", 14, KernelFailed),
-    ("NRT_QUEUE_EMPTY", 15, KernelFailed),
-    ("NRT_EXEC_UNIT_UNRECOVERABLE", 101, DeviceFault),
-    ("NRT_EXEC_BAD_INPUT", 1002, KernelFailed),
-    ("NRT_EXEC_COMPLETED_WITH_NUM_ERR", 1003, NumericalError),
-    ("NRT_EXEC_COMPLETED_WITH_ERR", 1004, KernelFailed),
-    ("NRT_EXEC_NC_BUSY", 1005, BackendUnavailable),
-    ("NRT_EXEC_OOB", 1006, KernelFailed),
-    ("NRT_COLL_PENDING", 1100, KernelFailed),
-    ("NRT_EXEC_HW_ERR_COLLECTIVES", 1200, DeviceFault),
-    ("NRT_EXEC_HW_ERR_HBM_UE", 1201, DeviceFault),
-    ("NRT_EXEC_HW_ERR_NC_UE", 1202, DeviceFault),
-    ("NRT_EXEC_HW_ERR_DMA_ABORT", 1203, DeviceFault),
-    ("NRT_EXEC_SW_NQ_OVERFLOW", 1204, DeviceFault),
-    ("NRT_EXEC_HW_ERR_REPAIRABLE_HBM_UE", 1205, DeviceFault),
-    ("NRT_NETWORK_PROXY_FAILURE", 1206, KernelFailed),
-)
-
-
-@pytest.mark.parametrize(("name", "code", "error"), STATUSES)
-def test_status_codes_of_the_runtime(name, code, error):
-    """By name, by code, and by both; below 1000 another name decides against the code."""
-    for text, expected in {
-        f"NRT Error {name}({code}): Failed": error,
-        f"{name}: Failed": error,
-        f"nrt_execute={code} on neuron core 1": error,
-        f"failed with status code: {code}": error,
-        f"NRT Error NRT_OTHER({code}): Failed": error if code >= 1000 else KernelFailed,
-        f"{code} elements expected": KernelFailed,
-    }.items():
-        assert type(executors.translate(RuntimeError(text), "kernel k")) is expected
 
 
 @pytest.mark.parametrize(
@@ -376,21 +258,6 @@ def test_warm_up_needs_no_device(bare, capsys):
     assert (found["programs"], found["cache_hits"]) == (4, 2)
 
 
-def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
-    shape = (Shape(16, 112, 384),)
-    lane, reason = entry.weigh(shape, 3.0, True)
-    assert lane is None and "compiling 1 program 30" in reason and "the host is faster" in reason
-    compiler.compile_ahead(shape, "trn1")
-    lane, reason = entry.weigh(shape, 3.0, True)
-    assert (
-        lane == "nki"
-        and "compiling 0 programs" in reason
-        and "3.00 s on the host (rates measured here)" in reason
-    )
-    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
-    assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
-
-
 @pytest.mark.parametrize(
     ("shapes", "missing", "packages", "lane"),
     [
@@ -425,39 +292,6 @@ def test_predictions_are_for_the_cores_of_a_lane_or_where_there_is_a_device(
     backend = SimpleNamespace(name=name, limits=SimpleNamespace(workers=workers))
     found = registry.predictions(backend, (Shape(5, 20, 60),))
     assert cores == (found and [one.cores for one in found])
-
-
-def test_a_plan_for_a_lane_that_is_elsewhere_has_its_name_and_its_limits(bare):
-    backend, reason = registry.foreseen("nki-xla", "auto", 2)
-    assert backend.name == "nki-xla" and backend.limits.precisions == ("mixed",)
-    assert reason.startswith("not on this host: predicted below (--backend nki-xla (")
-    with recorded_error(UnsupportedByBackend):
-        registry.foreseen("nki-xla", "fp64", 2)
-
-
-def test_auto_says_why_nothing_can_go_to_the_device(machine):
-    """Rows of 3,000 orbitals and 9,000 fitting functions are too long for the SBUF."""
-    lane, reason = entry.weigh((Shape(300, 3000, 9000),), 1e6, True)
-    assert lane is None and "pair_energy needs 1728208 bytes per SBUF partition" in reason
-    lane, reason = entry.weigh((), 1e6, True)
-    assert lane is None and reason.endswith("there is nothing to do")
-
-
-def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
-    result = run("h2o", "auto")
-    assert result.backend == "cpu" and result.backend_reason.startswith(
-        "auto: the host is faster: predicted "
-    )
-    machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
-    required, reason = registry.select_backend("auto", "auto", 1)
-    assert (required.name, reason) == ("nki", "auto; DFMP2_REQUIRE_NKI=1")
-    machine.patch.setenv("DFMP2_USE_SIMULATOR", "1")
-    simulated, reason = registry.select_backend("nki", "auto", 1)
-    assert simulated.name == "nki-simulator"
-    assert (
-        reason
-        == "asked for with --backend nki; DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki"
-    )
 
 
 class InProcess:
@@ -528,11 +362,6 @@ def test_cores_share_a_run_and_one_compilation_and_are_sent_the_blocks_they_need
     tables = 10 * 4 * 128 * 2 * 16 + 8 * 4 * 128 * 128
     sent = by_core(told["transfers"])
     assert len(sent) == 2 and 0 < min(sent) < max(sent) <= whole + tables
-
-
-def test_an_unknown_lane_is_refused_with_those_there_are():
-    with recorded_error(BackendUnavailable):
-        executors.executor("gpu")
 
 
 def test_b_on_disk(machine):

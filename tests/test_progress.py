@@ -1,12 +1,9 @@
-"""Time left and how it is shown: synthetic runs on a fake clock, lines on a terminal and in a
-pipe."""
+"""Time left and who hears of progress: synthetic runs on a fake clock."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +17,7 @@ import pytest
 
 import dfmp2
 from dfmp2.cli import console
-from dfmp2.cli.console import Console, about
+from dfmp2.cli.console import Console
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
@@ -289,172 +286,17 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     assert told.estimates[-1][1] == pytest.approx(140.0, rel=0.03)
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- what is shown (and the session `progress`) ---------------------------------------------------
 
 
-def drawn(stream: io.StringIO, words: str, times: int = 1) -> None:
-    """Wait until `words` have been drawn on a terminal `times` times."""
-    wait_until(lambda: stream.getvalue().count(words) >= times)
-
-
-def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere and in the log, each of them is a line."""
-    for stream in (io.StringIO(), Terminal()):
-        log = io.StringIO()
-        monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(console, "TICK", 0.04)
-        with Console(quiet=False, log=log, passing=True) as shown:
-            shown.stage("RHF (df)")
-            if stream.isatty():
-                drawn(stream, "RHF (df)  0:0")
-            shown.scf_cycle(7, -76.0, -1e-3, 1e-2)
-            shown.note("step-001: E = -76.0 Eh")
-            shown.stage("pair energies")
-        kept = [re.sub(r".*\r", "", line).strip() for line in stream.getvalue().split("\n")]
-        begins = [line.split()[0] for line in _lines(log)]
-        assert begins == ["RHF", "SCF", "step-001:", "pair"]
-        if stream.isatty():
-            assert kept == ["step-001: E = -76.0 Eh", ""]
-            assert "SCF   7" in stream.getvalue()
-        else:
-            assert kept[:-1] == _lines(log)
-
-
-def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rewritten text, permanent lines, and log entries, on a fake clock."""
-    clock, said, log = Clock(), list[str](), io.StringIO()
-    monkeypatch.setattr(time, "monotonic", clock)
-    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
-    monkeypatch.setattr(console, "_columns", lambda stream: 50)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-    def shown(text: str, *, nl: bool = True) -> None:
-        said.append(text + "\n" * nl)
-
-    def heard() -> list[str]:
-        found = said.copy()
-        said.clear()
-        return found
-
-    monkeypatch.setattr(console, "_show", shown)
-    screen = Console(quiet=False, log=log)
-    screen.stage("RHF")
-    assert heard() == ["RHF\n"]
-    clock.wait(0.05)
-    screen.step(1, 9, "blocks")  # too early to be drawn
-    assert heard() == []
-    clock.wait(0.06)
-    screen.time_left(400.0)
-    screen.step(2, 9, "blocks")
-    bar = "  blocks [######........................] 2/9, about 7 min left"[:49]
-    assert heard() == ["\r" + bar]
-    clock.wait(0.06)
-    screen.warning("2.5 doubts")
-    assert heard() == ["\r" + " " * 49 + "\r", "\x1b[33mwarning: 2.5 doubts\x1b[0m\n", "\r" + bar]
-    clock.wait(29.9)
-    screen.step(9, 9, "blocks")  # the last one shows no time left; a line for the log
-    done = "  blocks [##############################] 9/9"
-    assert heard() == ["\r" + done.ljust(49)]
-    clock.wait(0.2)
-    screen.step(1, 0, "pairs")
-    assert heard()[0].startswith("\r  pairs [##############################] 1/0")
-    screen.note("written")
-    assert heard()[1:] == ["written\n", f"\r{'  0:00, about 6 min left'}"]
-    clock.wait(125.0)
-    screen._draw_status()
-    assert heard() == ["\r  2:05, about 4 min left".ljust(1 + len("  0:00, about 6 min left"))]
-    screen.time_left(None)
-    screen._draw_status()
-    assert heard() == ["\r  2:05".ljust(1 + len("  2:05, about 4 min left"))]
-    screen.finish("the end")
-    assert heard() == ["\r        \r"]  # with room for ^C
-    assert log.getvalue().splitlines() == [
-        "RHF",
-        "warning: 2.5 doubts",
-        "  blocks 9/9",
-        "written",
-        "the end",
-    ]
-    passing = Console(quiet=False, log=log, passing=True)
-    passing.stage("amplitudes")
-    clock.wait(61.0)
-    passing._draw_status()
-    assert heard() == ["\ramplitudes", "\ramplitudes  1:01"]
-    passing.scf_cycle(3, -1.5, -2e-3, 4e-4)
-    cycle = "  SCF   3  E =      -1.5000000000 Eh  change  -2.0e-03  gradient  4.0e-04"
-    passing._draw_status()
-    assert heard() == ["\r" + cycle[:49]] * 2
-    passing.show("printed")
-    assert heard() == ["\r" + " " * 49 + "\r"]
-    study = Console(quiet=True, log=None, several=True)
-    for text in ("atom 1 is 0.5 away", "atom 2 is 0.7 away", "another"):
-        study.warning(text)
-    assert heard() == [
-        "\x1b[33mwarning: atom 1 is 0.5 away\x1b[0m\n",
-        "\x1b[33mwarning: another\x1b[0m\n",
-    ]
-    study.substage("pairs")
-    study.note("step 1")
-    assert heard() == []
-
-
-def _lines(log: io.StringIO) -> list[str]:
-    return [line.strip() for line in log.getvalue().splitlines()]
-
-
-def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, log, clock = io.StringIO(), io.StringIO(), Clock()
+def test_a_terminal_shows_the_seconds_of_a_stage_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(time, "monotonic", clock)
-    with Console(quiet=False, log=log) as shown:
-        shown.time_left(100.0)
-        shown.stage("transformation")
-        shown.stage("pair energies")
-        for done in range(1, 401):  # 100 s
-            clock.wait(0.25)
-            shown.time_left(100.0 - done / 4)
-            shown.step(done, 400, "pairs")
-    lines = stream.getvalue().splitlines()
-    assert stream.getvalue() == log.getvalue() and "\r" not in stream.getvalue()
-    assert lines == [
-        "transformation, about 2 min left",
-        "pair energies",
-        "  pairs 120/400, about 70 s left",
-        "  pairs 240/400, about 40 s left",
-        "  pairs 360/400",
-    ]
-    stream.truncate(0)
-    log = io.StringIO()
-    with Console(quiet=True, log=log) as shown:
-        clock.wait(60.0)
-        show_quietly: Listener = shown
-        show_quietly.step(1, 2, "pairs")
-        show_quietly.stage("check")
-    assert stream.getvalue().strip("\0") == ""
-    assert _lines(log) == ["pairs 1/2", "check"]
-
-
-def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Iterations and stages of its runs go to the log, and to a terminal while they last."""
-    for stream in (io.StringIO(), Terminal()):
-        log = io.StringIO()
-        monkeypatch.setattr(sys, "stderr", stream)
-        with Console(quiet=False, log=log, several=True) as shown:
-            series: Listener = task.Series(shown, [], "energy")
-            shown.stage("[1/2] first")
-            series.stage("pair energies")
-            series.scf_cycle(7, -76.0, -1e-3, 1e-2)
-            shown.stage("[2/2] second")
-        kept = [re.sub(r".*\r", "", line).strip() for line in stream.getvalue().split("\n")]
-        assert kept == ["[1/2] first", "[2/2] second", ""]
-        assert ("\r" in stream.getvalue()) == ("SCF   7" in stream.getvalue()) == stream.isatty()
-        assert [line.split()[0] for line in log.getvalue().splitlines()] == [
-            "[1/2]",
-            "pair",
-            "SCF",
-            "[2/2]",
-        ]
+    monkeypatch.setattr(console, "TICK", 0.04)
+    with Console(quiet=False, log=None, passing=True) as shown:
+        shown.stage("RHF (df)")
+        wait_until(lambda: "RHF (df)  0:0" in stream.getvalue())
+    assert stream.getvalue().endswith("\r")
 
 
 def test_a_batch_shows_its_items_and_the_time_left(
@@ -501,17 +343,6 @@ def test_a_batch_shows_its_items_and_the_time_left(
     assert "warning: b failed with code 4: no convergence" in text
     assert "\r  items [####################..........] 2/3, about 90 s left" in text
     assert "[3/3] c: E(MP2) = -1.5000000000 Eh, 0.0 s\n" in text and text.endswith("\r")
-
-
-def test_durations_are_no_more_exact_than_they_are_known() -> None:
-    expected = {
-        1.0: "a few seconds",
-        38.0: "about 40 s",
-        170.0: "about 3 min",
-        5300.0: "about 88 min",
-    }
-    expected |= {9000.0: "about 2.5 h", 90000.0: "about 25 h"}
-    assert {seconds: about(seconds) for seconds in expected} == expected
 
 
 class Steps(Heard):

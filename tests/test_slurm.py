@@ -1,4 +1,5 @@
-"""Slurm scripts: checks by bash and shellcheck, behaviour on signals, and refusals.
+"""Slurm scripts: checks by bash and shellcheck, and behaviour on signals; what is sent to Slurm is
+the session `slurm-submitted`.
 
 scripts/test_slurm runs them on a real Slurm.
 """
@@ -16,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
-from tests.recorded import recorded_failure
 from tests.test_batch import HEAD, chain, items, start
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
@@ -262,136 +262,3 @@ def test_two_sigterm_at_once_are_one_request(folder: Path) -> None:
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 75, err
-
-
-# The command
-
-
-SBATCH = """#!/bin/bash
-printf '%s\\n' "$@" END >>"$SEEN"
-[[ ${@: -1} != *"$REFUSED" ]] || { echo "sbatch: error: invalid partition specified: nowhere" >&2; exit 1; }
-echo "$(grep -c END "$SEEN");cluster"
-"""
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a Slurm that accepts every job on PATH; return the file with its arguments."""
-    folder = tmp_path / "slurm bin"
-    folder.mkdir()
-    for name, text in {
-        "sbatch": SBATCH,
-        "scancel": '#!/bin/bash\necho "scancel $*" >>"$SEEN"\n',
-    }.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    monkeypatch.setenv("REFUSED", "nothing")
-    return tmp_path / "seen"
-
-
-@pytest.mark.parametrize(
-    ("file", "to"),
-    [("t.csv", ""), ("t.extxyz", "extxyz"), ("t.parquet", "parquet"), ("t.db", "ase.db")],
-)
-def test_the_last_job_writes_what_the_ending_says(
-    call: Runner, manifest: Path, file: str, to: str
-) -> None:
-    """Its command is valid for `batch collect`, which would refuse different methods, and to
-    replace a file of the batch."""
-    files = succeed(call(*SUBMIT, "3", "--collect", file, "--json")).json["files"]
-    text = next(text for path, text in files.items() if path.endswith("collect.sbatch"))
-    assert f"-o {manifest.parent / file} --overwrite" in text
-    assert (f"--to {to})" in text) == bool(to)
-    text = manifest.read_text()
-    for wrong in ('method = "scs-mp2"', f'point-charges = "{file}"'):
-        manifest.write_text(f"{text}{wrong}\n")
-        recorded_failure(call(*SUBMIT, "3", "--collect", file), 3)
-
-
-def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:
-    arguments = (*SUBMIT, "3", "--collect", f"{ODD}/t.csv")
-    shown = succeed(call(*arguments)).out
-    assert f"\npython={sys.executable}\n" in shown and "Nothing was submitted" in shown
-    assert not slurm.exists() and not (manifest.parent / ODD).exists()
-    value = succeed(call(*arguments, "--submit", "--json")).json
-    assert all(text in shown for text in value["files"].values())
-    target = manifest.parent / ODD / "slurm"
-    assert value["jobs"] == {"array": "1", "collect": "2"}
-    assert slurm.read_text().splitlines() == [
-        "--parsable",
-        "array.sbatch",
-        "END",
-        "--parsable",
-        "--dependency=afterany:1",
-        "--kill-on-invalid-dep=yes",
-        "collect.sbatch",
-        "END",
-    ]
-    assert {path.name for path in target.iterdir()} == {
-        "array.sbatch",
-        "collect.sbatch",
-        "submit.sh",
-        "logs",
-    }
-    assert value["files"] == {
-        str(path): path.read_text() for path in target.iterdir() if path.is_file()
-    }
-    slurm.unlink()
-    done = subprocess.run(
-        ["bash", target / "submit.sh"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "submitted: array 1, collect 2\n"
-
-
-def test_an_array_waits_for_its_warm_up(
-    call: Runner, manifest: Path, slurm: Path, monkeypatch
-) -> None:
-    monkeypatch.setenv("DFMP2_NKI_PYTHON", "/compile me/python")
-    manifest.write_text('backend = "nki"\n' + manifest.read_text())
-    value = succeed(call(*SUBMIT, "2", "--cache", "c", "--submit", "--json")).json
-    assert value["jobs"] == {"warm-up": "1", "array": "2"}
-    assert "--dependency=afterok:1\n--kill-on-invalid-dep=yes\narray.sbatch" in slurm.read_text()
-    texts = {Path(name).name: text for name, text in value["files"].items()}
-    for line in (
-        f"export DFMP2_NEFF_CACHE={manifest.parent}/c\n",
-        "export DFMP2_NKI_PYTHON='/compile me/python'\n",
-    ):
-        assert line in texts["warm-up.sbatch"] and line in texts["array.sbatch"]
-
-
-def test_what_was_submitted_is_taken_back_when_slurm_refuses_the_rest(
-    call, manifest, slurm, monkeypatch
-) -> None:
-    for refused, told in (
-        ("array.sbatch", "nowhere"),
-        ("collect.sbatch", "nowhere; job 1 was cancelled"),
-    ):
-        monkeypatch.setenv("REFUSED", refused)
-        slurm.unlink(missing_ok=True)
-        done = call(*SUBMIT, "2", "--collect", "t.csv", "--submit")
-        assert (done.code, done.out) == (3, "") and done.message.endswith(
-            f"invalid partition specified: {told}"
-        )
-    assert slurm.read_text().endswith("scancel 1\n")
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--account", "a\n#SBATCH --uid=0"),
-        ("--write", "a\nb"),
-        ("--write", 'a"b'),
-        ("--time", "90"),
-        ("--collect", "no folder/t.csv"),
-        ("--collect", f"{ODD}/t.h5"),
-    ],
-)
-def test_nothing_is_sent_with_a_wrong_option(
-    call: Runner, manifest: Path, slurm: Path, option: str, value: str
-) -> None:
-    """The other options are in the table of wrong inputs."""
-    done = call(*SUBMIT, "2", option, value, "--submit")
-    assert (done.code, done.out) == (3, "") and "Traceback" not in done.err
-    assert not slurm.exists() and not (manifest.parent / ODD).exists()

@@ -30,14 +30,13 @@ from dfmp2.backends.torch import (
     TorchBackend,
     TorchOperand,
     plain_sums,
-    set_float32_products,
     split_tf32,
 )
 from dfmp2.backends.transfers import Card
 from dfmp2.errors import ResourceError
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.pairs import pair_energies, tile_keys
-from dfmp2.planning import devices, memory
+from dfmp2.mp2.pairs import pair_energies
+from dfmp2.planning import devices, memory, rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_device import DeviceIntegrals
@@ -184,24 +183,6 @@ def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
     assert card.transfers.uploaded == 8 * (70 + 5) + space[0].nbytes
 
 
-def test_tiles_depend_on_the_sizes_and_the_card_alone():
-    """Not on its free memory, the precision or the number of workers."""
-    for shape in (*SHAPES, (130, 900, 2600), (1, 3, 5)):
-        found = tile_keys([shape], backend().limits, 0)
-        less = Card(H100.name, H100.capability, H100.total, 10**9)
-        assert found == tile_keys([shape], backend(less).limits, 0)
-        assert found == tile_keys([shape], backend(split=True).limits, 0)
-    assert len(tile_keys([(64, 448, 1536)], backend().limits, 0)) == 1
-    row = 900 * 2600 * 64
-    assert tiling.edge(130, backend().limits, row) * row <= H100.edge_elements
-
-
-def test_the_tiles_of_the_cpu_are_those_of_before():
-    """This lets checkpoints of the backend "torch" be resumed."""
-    limits = TorchBackend(torch, "cpu", 1).limits
-    assert [tiling.edge(n, limits, 190 * 840) for n in (21, 50, 520)] == [3, 7, 13]
-
-
 @pytest.mark.parametrize("kappa", [None, 1.1])
 @pytest.mark.parametrize("sizes", [[(23, 31, 40)], [(7, 18, 40), (3, 21, 40)], [(66, 2, 3)]])
 def test_a_card_computes_what_the_host_does(sizes, kappa, monkeypatch):
@@ -292,45 +273,7 @@ def test_the_fused_kernel_in_numpy_equals_the_definition(monkeypatch, nvir, righ
         fused._kernel.cache_clear()
 
 
-def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
-    """One operation at a time is never chosen silently."""
-    assert "pair sums" not in TorchBackend(torch, "cpu", 1).describe()
-    monkeypatch.setitem(sys.modules, "triton", None)
-    assert "Triton does not import" in fused.refusal()
-    fake = SimpleNamespace(
-        knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=False)), __version__="9.9"
-    )
-    monkeypatch.setitem(sys.modules, "triton", fake)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    assert "Triton needs a C compiler and finds none of cc, gcc, clang" in fused.refusal()
-    fake.knobs.runtime.interpret = True  # without a launcher
-    assert fused.refusal() is None
-    fake.knobs.runtime.interpret = False
-    monkeypatch.setenv("CC", sys.executable)
-    assert fused.refusal() is None
-    assert torch_backend._elementwise("cuda") == (True, "one fused kernel, Triton 9.9")
-    monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setattr(fused.shutil, "which", lambda name: "/bin/cc" * (name == "cc"))
-    used, words = torch_backend._elementwise("cuda")
-    assert not used and words.startswith("plain PyTorch, an operation at a time: Triton needs")
-    card = backend()
-    card.elementwise = words
-    assert card.describe()["pair sums"] == words
-
-
 # --- precision ------------------------------------------------------------------------------------
-
-
-def test_auto_stays_for_the_certificate_on_every_other_backend():
-    assert TorchBackend(torch, "cpu", 1).limits.settled("auto") == "auto"
-    assert CpuBackend(1).limits.settled("auto") == "auto"
-    assert backend(split=True).limits.settled("auto") == "auto"  # TF32 was requested
-    told = backend().describe()["precision"]
-    assert told == "auto is float64: the card computes it at float32's rate"
-    slow = Card("NVIDIA L4", (8, 9), 24 << 30, 20 << 30)
-    for other in (backend(slow), backend(split=True), TorchBackend(torch, "cpu", 1)):
-        assert "precision" not in other.describe()
 
 
 def test_a_run_takes_float64_on_such_a_card(monkeypatch):
@@ -342,15 +285,6 @@ def test_a_run_takes_float64_on_such_a_card(monkeypatch):
     slow = Card("NVIDIA L4", (8, 9), 24 << 30, 20 << 30)
     monkeypatch.setattr(torch_backend, "make", lambda name, threads: backend(slow))
     assert dfmp2.run(NH2, "6-31g", backend="torch").precision == "mixed"
-
-
-def test_tf32_is_switched_by_its_name_since_pytorch_2_9():
-    matmul = SimpleNamespace(fp32_precision="none", allow_tf32=None)
-    cuda = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
-    for tf32, name in ((True, "tf32"), (False, "ieee")):
-        set_float32_products(SimpleNamespace(backends=cuda), tf32=tf32)
-        assert matmul.fp32_precision == name
-    assert matmul.allow_tf32 is None  # setting it would warn
 
 
 def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):
@@ -595,51 +529,6 @@ def test_what_comes_back_is_waited_for():
     assert (host.downloads, host.downloaded) == (1, 48)
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "cuda", "there", "capability", "said"),
-    [
-        ("torch", "2.8.1+cpu", None, False, None, "PyTorch 2.8.1+cpu is too old: 2.9"),
-        ("torch", "2.9.0", None, False, None, None),
-        ("torch", "2.10.0a0+git", "12.8", True, (9, 0), None),
-        ("cuda", "2.9.0", None, True, (9, 0), "built without CUDA"),
-        ("cuda", "2.9.0", "12.8", False, (9, 0), "finds no CUDA device"),
-        ("cuda", "2.9.0", "12.8", True, (7, 5), None),
-        ("cuda-tf32", "2.9.0", "12.8", True, (7, 5), "Card X has no TF32: use --backend cuda"),
-        ("cuda-tf32", "2.9.0", "12.8", True, (8, 0), None),
-    ],
-)
-def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, capability, said):
-    installed = SimpleNamespace(
-        __version__=version,
-        version=SimpleNamespace(cuda=cuda),
-        cuda=SimpleNamespace(
-            is_available=lambda: there,
-            get_device_capability=lambda: capability,
-            get_device_name=lambda: "Card X",
-        ),
-    )
-    monkeypatch.setitem(sys.modules, "torch", installed)
-    found = torch_backend.refusal(name)
-    if said is None:
-        assert found is None
-    else:
-        assert said in found
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "card"),
-    [("torch", "cpu", None), ("cuda", "cuda", H100), ("cuda-tf32", "cuda", H100)],
-)
-def test_a_name_selects_the_device_and_how_it_multiplies(monkeypatch, name, device, card):
-    threads = []
-    monkeypatch.setattr(torch_backend, "present_card", lambda torch: H100)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    made = torch_backend.make(name, 3)
-    assert (made.name, made.device.type, made.card) == (name, device, card)
-    assert made.split == (name == "cuda-tf32")
-    assert threads == ([3] if name == "torch" else [])
-
-
 # --- B, J and K made on the device ----------------------------------------------------------------
 
 
@@ -797,6 +686,7 @@ def test_the_planned_memory_of_a_card_is_what_a_run_holds(card, how, number, mon
     """B, for the certificate in float64 as well, beside products of three arrays."""
     made = backend(H100, split=True) if card == "split" else backend(card)
     monkeypatch.setattr(torch_backend, "make", lambda name, threads: made)
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: rates.Rates())
     how |= {"backend": "torch", "transform": "host", "threads": 1, "stability": "off"}
     planned = dfmp2.plan(NH2, "6-31g", **how).to_dict()["memory_bytes"]["device"]
     held = []

@@ -282,13 +282,21 @@ class Destination:
 
     @classmethod
     def chosen(
-        cls, results: Path, file: str, to: str | None, split: str | None, *, overwrite: bool
+        cls,
+        results: Path,
+        file: str,
+        to: str | None,
+        split: str | None,
+        *,
+        overwrite: bool,
+        named: str = "-o",
     ) -> Destination:
         """The destination specified by the options.
 
         Parameters
         ----------
         results : folder of the batch, where every .h5 file is a result
+        named : option that names the file
 
         Raises
         ------
@@ -304,14 +312,15 @@ class Destination:
                 forms = {ending: name for name, (ending, _) in WRITERS.items()}
                 hint = forms.get(target.suffix, "extxyz, h5, parquet, csv, json or ase.db")
                 raise InputError(
-                    f"-o {file}: expected a name ending in .h5, .csv or .json for a table of "
+                    f"{named} {file}: expected a name ending in .h5, .csv or .json for a table of "
                     "energies; for a data set add ",
                     Option("to"),
                     f" {hint}",
                 )
         if target.suffix == ".h5" and target.parent.resolve() == results.resolve():
             raise InputError(
-                f"-o {file}: every .h5 in {results} is the result of an item: name another folder"
+                f"{named} {file}: every .h5 in {results} is the result of an item: name another "
+                "folder"
             )
         shares = _shares(split) if split is not None else {}
         return cls(target, to, shares, overwrite)

@@ -37,16 +37,18 @@ def read_engine(text: str) -> str:
         if "://" in text:
             address = text
         else:
-            address = str(json.loads(Path(text).read_text(encoding="utf-8"))["address"])
+            stored = json.loads(Path(text).read_text(encoding="utf-8"))
+            if not isinstance(stored, dict) or "address" not in stored:
+                raise ValueError("it names no address")
+            address = str(stored["address"])
         parts = urlsplit(address)
         if parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port:
             raise ValueError(address)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             Option("engine", text),
-            ": expected the file of dask scheduler ",
-            Option("scheduler_file"),
-            f", tcp://HOST:PORT or tls://HOST:PORT ({error})",
+            ": expected the file of dask scheduler --scheduler-file=FILE, tcp://HOST:PORT or "
+            f"tls://HOST:PORT ({error})",
         ) from error
     if parts.scheme == "tcp" and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname):
         raise InputError(

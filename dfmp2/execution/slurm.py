@@ -83,7 +83,8 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
                 f"or in {', '.join(DATA_SETS)} for a data set",
             )
         # Raises as the job would, which runs last
-        Destination.chosen(batch.output, table, DATA_SETS.get(ending), None, overwrite=True)
+        form = DATA_SETS.get(ending)
+        Destination.chosen(batch.output, table, form, None, overwrite=True, named="--collect")
         _require_one_method(batch)
         commands["collect"] = [
             "batch",
