@@ -153,11 +153,6 @@ def read_verified(path: str | Path) -> tuple[MP2Result, str]:
         return load(contents, path), content_hash
 
 
-def verify(path: str | Path) -> str:
-    """The content hash of a result file, after checking it; raises as `read`."""
-    return read_verified(path)[1]
-
-
 # --- a result in a group --------------------------------------------------------------------------
 
 

@@ -436,12 +436,6 @@ def read_verified_study(path: str | Path) -> tuple[Study, str]:
         return _load(handle, path, verify=True), stored_hash(handle)
 
 
-def verify_study(path: str | Path) -> str:
-    """The content hash of a study's table; all hashes are checked, and errors are those of
-    `read_study`."""
-    return read_verified_study(path)[1]
-
-
 def _load(handle: h5py.File, path: str | Path, *, verify: bool) -> Study:
     """The study in an open file; parameters and errors as in `read_study`."""
     version = read_attribute(handle, "dfmp2_study_version")

@@ -155,8 +155,8 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
     Returns
     -------
     its reference, completed by what the mean field does not contain: the fitting error between
-    atoms or of a single one, and as history the only known iteration, with its energy, 0 and the norm of the orbital
-    gradient, Eh
+    atoms or of a single one, and as history the only known iteration, with its energy, 0 and the
+    norm of the orbital gradient, Eh
 
     Raises
     ------
