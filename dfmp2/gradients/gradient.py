@@ -339,7 +339,7 @@ def differentiate(
         relaxed, residual, left = _response(
             calculation, spins, unrelaxed, correlation, kept, functionals
         )
-        calculation.return_memory()
+        resources.return_memory()
         _tell(calculation, 3)
         if correlation.gradient is not None:
             total, on_charges, sphere_torque = _total_gradient(
@@ -473,7 +473,7 @@ def _correlation(
         b, spaces, options.correlation, inverse, z, threads, single=result.precision == "mixed"
     )
     b.clear()
-    calculation.return_memory()
+    resources.return_memory()
     _tell(calculation, 1)
     what = "derivatives" if with_gradient else "densities"
     calculation.listener.stage(f"{what} of the fitted integrals")
@@ -489,7 +489,7 @@ def _correlation(
     )
     for tensor in z:
         tensor.discard()
-    calculation.return_memory()
+    resources.return_memory()
     _tell(calculation, 2)
     return part, [
         o.embedded(*blocks)

@@ -20,7 +20,7 @@ from dfmp2.errors import Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.provenance import Storage
-from dfmp2.host.resources import few_collections, return_memory
+from dfmp2.host.resources import few_collections
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
@@ -37,7 +37,6 @@ from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.units import format_bytes
 
-LITTLE = 4 * 10**6  # bytes of arrays that a finished stage may leave behind
 RUN = "run"  # key in the identity for the name of a run of a study
 
 
@@ -163,12 +162,6 @@ class Calculation(PlannedRun):
     def options(self) -> Options:
         """The options of the calculation."""
         return self.setup.options
-
-    def return_memory(self) -> None:
-        """Return freed memory to the system if there is much of it: this takes 2 ms, which for a
-        small molecule is as long as its pair energies."""
-        if self.plan.memory.most_held > LITTLE:
-            return_memory()
 
     def spaces(self, reference: Reference) -> list[ActiveSpace]:
         """The correlated orbitals of each spin.

@@ -164,7 +164,7 @@ def converged_reference(
         )
         finish(mf)  # before B is built
         checkpoint.add_reference(reference)
-    calculation.return_memory()
+    resources.return_memory()
     return reference
 
 
@@ -291,7 +291,7 @@ def build_b(
     del blocks, packed
     metric = Metric(factor.condition, factor.dropped, factor.threshold)
     del factor
-    calculation.return_memory()
+    resources.return_memory()
     count = len(spaces)
     return FittedIntegrals(b[:count], metric, frontier=b[count:], stored=stored)
 

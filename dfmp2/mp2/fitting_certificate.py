@@ -36,6 +36,7 @@ from scipy.special import stdtrit
 from dfmp2.arrays import Array
 from dfmp2.backends.registry import float64_backend
 from dfmp2.errors import ConvergenceError, Message
+from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
 from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
@@ -74,7 +75,7 @@ def certify_fit(
     except ConvergenceError as error:
         listener.warning(Message("the fitting error is not certified: ", error.message))
         return None
-    calculation.return_memory()
+    resources.return_memory()
     spaces = calculation.spaces(conventional)
     counts = [space.nocc for space in spaces]
     strata = drawn(counts)
@@ -83,7 +84,7 @@ def certify_fit(
     fitted = [np.zeros(count) for count in counts]
     rounding = 0.0
     if sum(map(len, chosen)) < sum(counts):
-        calculation.return_memory()
+        resources.return_memory()
         again, rounding = _fitted_again(calculation, conventional, build_b)
         fitted = orbital_energies(again)
     energy, spread = estimate(fitted, rows, strata)

@@ -299,11 +299,6 @@ class MemoryPlan:
         return max(peak, self.certificate.predicted_peak)
 
     @property
-    def most_held(self) -> int:
-        """Most bytes of arrays that the run will hold at a time."""
-        return self.predicted_peak - self.program - SLACK
-
-    @property
     def least(self) -> int:
         """Smallest budget that works, even in another process, bytes."""
         least = self.program + VARIES + SLACK + max(self._needed, self.gradient.least)
