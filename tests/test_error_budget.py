@@ -1099,21 +1099,27 @@ def test_the_fitting_error_of_one_atom_is_measured(
 
 
 @pytest.mark.usefixtures("coarse_grid_error")
-def test_a_hydrogen_atom_keeps_its_fitting_error_in_a_difference() -> None:
-    """With a functional, H2 has less than half of the error of its atoms: 4.3e-5 Eh was stated for
-    the dissociation. The error of a difference of atoms is measured."""
+def test_a_single_atom_keeps_its_fitting_error_in_a_difference() -> None:
+    """With a functional, H2 has less than half of the error of its atoms, and LiH a tenth of that of
+    Li-: 4.3e-5 and 1.0e-4 Eh were stated. The error of a difference of atoms is measured."""
     settings = {"method": "ks", "xc": "pbe", "grid": "40,110", **QUIET}
     molecules = [
         dfmp2.Molecule(("H", "H"), PAIR * 1.4 / 3.02),
         dfmp2.Molecule(("H",), PAIR[:1], multiplicity=2),
         dfmp2.Molecule(("H",), PAIR[:1], charge=-1),
+        dfmp2.Molecule(("Li", "H"), PAIR),
+        dfmp2.Molecule(("Li",), PAIR[:1], charge=-1),
     ]
     fitted, exact = (
         [dfmp2.run(molecule, "def2-svp", scf=kind, **settings) for molecule in molecules]
         for kind in ("df", "conventional")
     )
     errors = [a.scf_total_energy - b.scf_total_energy for a, b in zip(fitted, exact, strict=True)]
-    for weights, most in (((-1.0, 2.0, 0.0), 2.0), ((0.0, -1.0, 1.0), 1.1)):
+    for weights, most in (
+        ((-1.0, 2.0, 0.0, 0.0, 0.0), 2.0),
+        ((0.0, -1.0, 1.0, 0.0, 0.0), 1.1),
+        ((0.0, -1.0, 0.0, 1.0, -1.0), 1.4),
+    ):
         parts = [((w, w), run) for w, run in zip(weights, fitted, strict=True) if w]
         share = combined(parts, "the difference").sources["scf_fitting"].scf
         error = abs(sum(w * e for w, e in zip(weights, errors, strict=True)))

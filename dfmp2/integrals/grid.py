@@ -110,8 +110,8 @@ def make_grid(mole: Any, name: str) -> Any:
 def make_finer_grid(mole: Any, name: str) -> Any:
     """A PySCF grid to measure the error of another one, whose points are built when first needed.
 
-    PySCF's spheres near a nucleus have 50 and 86 points at every level, too few for the shells of an
-    open-shell atom: without larger ones, both grids would have the same error there.
+    PySCF's spheres near a nucleus have 50 and 86 points at every level, too few for the shells of
+    an open-shell atom: without larger ones, both grids would have the same error there.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ from dfmp2.mp2.error_budget import (
     Source,
     finite_share,
 )
-from dfmp2.mp2.fitting_estimates import fitting_shares, free_hydrogen_error
+from dfmp2.mp2.fitting_estimates import fitting_shares, free_atom_error
 from dfmp2.scf.ladder import begins_coarse, uses_single
 from dfmp2.scf.reference import GIVEN
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
@@ -186,7 +186,7 @@ def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
         changed = math.fsum(2.0 * getattr(kind, bond) for kind in kinds)
     else:
         changed = math.fsum(kind.electron for kind in kinds)
-    alone = 2.0 * abs(free_hydrogen_error(result))
+    alone = 2.0 * abs(free_atom_error(result))
     return 2.0 * math.fsum(others) + cancelled + changed + alone
 
 

@@ -6,7 +6,7 @@ the bonds are the same:
     measured in every run       |sum_r w_r e_r| + uncertainties
     else                        CANCELLING sum_r |w_r| e_r + changed
     changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
-                                + |sum_H w_H e_H| in E(SCF), over hydrogen atoms and ions H
+                                + |sum_A w_A e_A| in E(SCF), over single atoms and ions A
 
 dN are the orders of the bonds that are made, broken, stretched or moved to another pair of
 elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), and dN_H those of bonds to
@@ -15,10 +15,10 @@ typical error of a reaction energy is that for two molecules like this one, with
 another one broken.
 
 With a functional BETWEEN, BOND, HYDROGEN and ELECTRON of E(SCF) are those of Hartree-Fock, where the
-errors of J and K of a hydrogen atom cancel. With a functional they do not, and so large an error
-does not remain in a molecule: e_H is that of the free atom. E(SCF) of single atoms is always
-measured. The constants are defined next to those of one run, in `dfmp2.mp2.error_estimates` and
-`dfmp2.mp2.fitting_estimates`.
+errors of J and K of a hydrogen atom cancel. With a functional, and in anions, they do not, and so
+large an error does not remain in a molecule: e_A is that of the free atom, without what the estimate
+for the atom covers unless it is hydrogen. The constants are defined next to those of one run, in
+`dfmp2.mp2.error_estimates` and `dfmp2.mp2.fitting_estimates`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dfmp2.mp2.error_estimates import (
 from dfmp2.mp2.fitting_estimates import (
     BONDED,
     bonded_atoms,
-    free_hydrogen_error,
+    free_atom_error,
     metal_error,
     method_factor,
     open_shell_metals,
@@ -62,7 +62,7 @@ from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
 
-NEGLIGIBLE = 1e-9  # Eh, rounding of what cancels in a hydrogen atom in Hartree-Fock
+NEGLIGIBLE = 1e-9  # Eh, rounding of what cancels in single atoms
 Weights = tuple[float, float]  # weights of a run's E(SCF) and E(corr) in a combination of energies
 
 
@@ -255,14 +255,14 @@ def _changed(
         value *= max(method_factor(result) for _, result in parts)
     free = 0.0
     if energy == "scf":
-        free = abs(math.fsum(weights[0] * free_hydrogen_error(result) for weights, result in parts))
+        free = abs(math.fsum(weights[0] * free_atom_error(result) for weights, result in parts))
         value += free
     how = (
         f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "
         f"{moved:g} electrons paired, unpaired or lost, and {abs(between):.1e} Eh between atoms"
     )
     if free > NEGLIGIBLE:
-        how = f"{how}, and {free:.1e} Eh of hydrogen atoms alone"
+        how = f"{how}, and {free:.1e} Eh of single atoms"
     return value, how
 
 

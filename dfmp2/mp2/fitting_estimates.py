@@ -127,15 +127,21 @@ def _of_one_atom(result: MP2Result, errors: Array) -> Share:
     return _measured(coulomb + exchange, uncertainty, "J and K of the atom, ")
 
 
-def free_hydrogen_error(result: MP2Result) -> float:
-    """Measured fitting error of E(SCF) of a hydrogen atom or ion, Eh; 0 for anything else.
+def free_atom_error(result: MP2Result) -> float:
+    """The part of the measured fitting error of E(SCF) of an atom or ion that does not cancel in a
+    difference from a molecule, Eh; 0 for a molecule.
 
-    It does not cancel in a difference, because it is that of valence electrons alone.
+    That of hydrogen is the error of valence electrons alone. Other atoms keep the error of their
+    core; what is above the estimate for the atom, as in Li-, is that of diffuse electrons.
     """
     errors = result.reference.one_atom_fitting_errors
-    if errors is None or result.scf_fitting is None or result.molecule.real_symbols != ("H",):
+    if errors is None or result.scf_fitting is None:
         return 0.0
-    return _of_one_atom(result, errors).error or 0.0
+    error = _of_one_atom(result, errors).error or 0.0
+    if result.molecule.real_symbols == ("H",):
+        return error
+    estimate = _of_atoms(result, "scf", result.scf_fitting).value or 0.0
+    return math.copysign(max(abs(error) - estimate, 0.0), error)
 
 
 def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:

@@ -430,8 +430,8 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
 
 
 def read_verified_study(path: str | Path) -> tuple[Study, str]:
-    """The study stored in a file, and the content hash of its table; all hashes are checked, and
-    errors are those of `read_study`."""
+    """The study stored in a file, and the content hash of its table, which is checked as those of
+    its runs are; errors are those of `read_study`."""
     with open_checked(path) as handle:
         return _load(handle, path, verify=True), stored_hash(handle)
 

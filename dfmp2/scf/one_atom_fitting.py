@@ -3,8 +3,8 @@
     e_J = (J_fit - J | D) / 2      e_K = -sum_s (K_fit,s - K_s | D_s) / 2
     e_2 = sum_s,ia f_s,ia^2 / (e_a - e_i)      f_s = J_fit - J - c (K_fit,s - K_s)
 
-D_s is the density of the SCF and c its fraction of exact exchange. E(SCF) is stationary, so that its
-error is e_J + c e_K, and more by what the error f of the Fock matrices gains through the orbitals:
+D_s is the density of the SCF and c its fraction of exact exchange. E(SCF) is stationary, so that
+its error is e_J + c e_K, and more by what the error f of the Fock matrices gains through the orbitals:
 e_2 without the response of J and K, with it 0.4 to 1.6 times as much (H-, H, Li-, F-).
 In Hartree-Fock e_J and e_K nearly cancel, and with one electron exactly: neither follows from their
 sum, nor that of an ion from the one of the neutral atom.
@@ -19,19 +19,19 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of
 
-MOST_FUNCTIONS = 100  # basis functions; four-centre integrals take a second then
+MOST_PRIMITIVES = 150  # Gaussian functions; four-centre integrals take a second then
 LEAST_GAP = 0.01  # Eh
 
 
 def one_atom_fitting_errors(mf: Any) -> Array | None:
-    """e_J, e_K and e_2, (3,) Eh; None for a molecule, or if there are too many functions.
+    """e_J, e_K and e_2, (3,) Eh; None for a molecule, or if there are too many primitives.
 
     Parameters
     ----------
     mf : PySCF mean field with density fitting, converged
     """
     mole = mf.mol
-    if np.count_nonzero(mole.atom_charges()) != 1 or mole.nao > MOST_FUNCTIONS:
+    if np.count_nonzero(mole.atom_charges()) != 1 or mole.npgto_nr() > MOST_PRIMITIVES:
         return None
     if mole.nelectron == 1 and functional_of(mf) is None:
         return np.zeros(3)  # nothing is fitted

@@ -143,8 +143,8 @@ class Reference:
     )
     one_atom_fitting_errors: Array | None = _q(
         "hartree",
-        "fitting errors of the Coulomb and exchange energies of one atom, and what they gain through "
-        "the orbitals (3,)",
+        "fitting errors of the Coulomb and exchange energies of one atom, and what they gain "
+        "through the orbitals (3,)",
         None,
     )
 
@@ -198,11 +198,15 @@ class Reference:
     )
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the history has one row of three numbers per iteration."""
+        """Raise ValueError unless the history has one row of three numbers per iteration, and an
+        atom three fitting errors, of which the last is no loss."""
         if self.history is not None and self.history.shape != (len(self.history), 3):
             raise ValueError(
                 f"the SCF history has shape {self.history.shape}, expected (iterations, 3)"
             )
+        errors = self.one_atom_fitting_errors
+        if errors is not None and (errors.shape != (3,) or errors[2] < 0.0):
+            raise ValueError(f"the fitting errors of one atom are {errors}: expected e_J, e_K, e_2")
 
     def singles_energy(self, frozen_core: int, frozen_virtual: int) -> float:
         """sum_ia |f_ia|^2 / (e_i - e_a) over both spins, Eh; 0 for canonical orbitals.
