@@ -191,13 +191,14 @@ def _cancelled(
 ) -> tuple[Share | None, Share | None]:
     """Shares of a fitting set in a difference: the part of their sum that does not cancel, and the
     changed bonds."""
-    shares = []
+    shares = list[Share | None]()
     for which, energy in enumerate(("scf", "correlation")):
-        share = _added(budgets, key, which)
         measured = _of_measured(budgets, key, which)
         if measured is not None:
-            share = measured
-        elif share is not None and share.value:  # nothing is fitted where it is 0
+            shares.append(measured)
+            continue
+        share = _added(budgets, key, which)
+        if share is not None and share.value:  # nothing is fitted where it is 0
             how = f"{100 * cancelling:g} % of the {share.how}: the rest cancels"
             value = cancelling * share.value
             if (key, energy) in (("scf_fitting", "scf"), ("mp2_fitting", "correlation")):
@@ -210,14 +211,20 @@ def _cancelled(
 
 def _of_measured(budgets: Budgets, key: str, which: int) -> Share | None:
     """The measured errors of all runs with their signs; None unless each has one."""
-    error = uncertainty = 0.0
+    errors, uncertainties = [], []
     for weights, sources in budgets:
         share = (sources[key].scf, sources[key].correlation)[which]
         if share is None or share.value is None or share.error is None:
             return None
-        error += weights[which] * share.error
-        uncertainty += abs(weights[which]) * (share.value - abs(share.error))
-    runs = counted_text(len(budgets), "run")
+        errors.append(weights[which] * share.error)
+        uncertainties.append(abs(weights[which]) * (share.value - abs(share.error)))
+    return _sum_of_measured(errors, uncertainties)
+
+
+def _sum_of_measured(errors: Sequence[float], uncertainties: Sequence[float]) -> Share:
+    """Share of the measured errors of all runs, which are added with their signs; Eh."""
+    error, uncertainty = math.fsum(errors), math.fsum(uncertainties)
+    runs = counted_text(len(errors), "run")
     how = f"four-centre integrals in {runs}: {error:+.1e} Eh within {uncertainty:.1e} Eh"
     return Share(value=abs(error) + uncertainty, kind=MEASURED, how=how, error=error)
 
@@ -285,10 +292,7 @@ def _with_signs(
     found = [(weights[which], result.fitting_certificate) for weights, result in parts]
     errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
     uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
-    error, uncertainty = math.fsum(errors), math.fsum(uncertain)
-    runs = counted_text(len(found), "run")
-    how = f"four-centre integrals in {runs}: {error:+.1e} Eh within {uncertainty:.1e} Eh"
-    share = Share(value=abs(error) + uncertainty, kind=MEASURED, how=how, error=error)
+    share = _sum_of_measured(errors, uncertain)
     if which == 0:
         return (share, None)
     return (None, share)
