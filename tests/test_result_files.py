@@ -274,7 +274,7 @@ CHANGED: dict[str, Edit] = {
 def test_the_hash_notices_every_change(edit: Edit, doctored: Callable[[Edit], str]) -> None:
     path = doctored(edit)
     with recorded_error(ResultFileError):
-        hdf5.read(path)
+        hdf5.read_verified(path)
     with recorded_error(ResultFileError):
         hdf5.read(path)
 
