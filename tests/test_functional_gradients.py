@@ -378,7 +378,7 @@ def test_the_plan_counts_the_kernel_at_every_point(call: Runner, tmp_path: Path)
         plain = [word for word in asked if word != "--gradient"]
         energies.append(peak(*plain, "--grid", grid))
     mole = gto.M(atom="N 0 0 0.1; H 0 0.8 -0.5; H 0.1 -0.7 -0.6", spin=1, basis="6-31g")
-    more = count_points(mole, "150,590") - count_points(mole, "75,302")
+    more = count_points(make_grid(mole, "150,590")) - count_points(make_grid(mole, "75,302"))
     kernel = (2 * 5) ** 2 * 8  # bytes at a point: two spins, density, its gradient, tau
     assert peaks[1] - peaks[0] > kernel * more > energies[1] - energies[0]
 

@@ -150,34 +150,9 @@ def build_unsorted(grid: Any) -> None:
     grid.build(with_non0tab=False, sort_grids=False)
 
 
-def count_points(mole: Any, name: str) -> int:
-    """Number of points of a grid, without building it for the molecule.
-
-    Parameters
-    ----------
-    mole : pyscf.gto.Mole
-        The molecule.
-    name : str
-        Name of the grid.
-    """
-    return _number_of_points(mole, make_grid(mole, name))
-
-
-def count_finer_points(mole: Any, name: str) -> int:
-    """Number of points of `make_finer_grid`, without building it for the molecule.
-
-    Parameters
-    ----------
-    mole : pyscf.gto.Mole
-        The molecule.
-    name : str
-        Name of the grid.
-    """
-    return _number_of_points(mole, make_finer_grid(mole, name))
-
-
-def _number_of_points(mole: Any, grid: Any) -> int:
-    """Number of points of a grid that need not be built."""
+def count_points(grid: Any) -> int:
+    """Number of points of a PySCF grid, without building it for the molecule."""
+    mole = grid.mol
     with shielded():
         of_element = grid.gen_atomic_grids(mole)
     return sum(of_element[mole.atom_symbol(atom)][1].size for atom in range(mole.natm))
@@ -236,7 +211,7 @@ def coarse_name(grid: Any) -> str:
     """
     name = name_of_grid(grid)
     coarse = str(COARSE_LEVEL)
-    if count_points(grid.mol, name) <= count_points(grid.mol, coarse):
+    if count_points(make_grid(grid.mol, name)) <= count_points(make_grid(grid.mol, coarse)):
         return name
     return coarse
 
@@ -256,7 +231,7 @@ def finer_name(mole: Any, name: str, xc: str) -> str:
         The functional.
     """
     names = [_two_levels_up(name), str(default_level(xc))]
-    return max(names, key=lambda one: count_points(mole, one))
+    return max(names, key=lambda one: count_points(make_grid(mole, one)))
 
 
 def _two_levels_up(name: str) -> str:

@@ -26,10 +26,10 @@ from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.grid import (
     coarse_name,
-    count_finer_points,
     count_points,
     finer_name,
     grid_name,
+    make_finer_grid,
     make_grid,
 )
 from dfmp2.integrals.spaces import ActiveSpace
@@ -323,11 +323,11 @@ def _with_functional(work: Workload, mole: Any, options: Options) -> Workload:
     grid = grid_name(options.grid, functional)
     coarse_points = 0
     if begins_coarse(options.precision, work.nao):
-        coarse_points = count_points(mole, coarse_name(make_grid(mole, grid)))
+        coarse_points = count_points(make_grid(mole, coarse_name(make_grid(mole, grid))))
     return replace(
         work,
-        grid=count_points(mole, grid),
-        finer_grid=count_finer_points(mole, finer_name(mole, grid, functional)),
+        grid=count_points(make_grid(mole, grid)),
+        finer_grid=count_points(make_finer_grid(mole, finer_name(mole, grid, functional))),
         coarse_grid=coarse_points,
         kernel=(len(work.spins) * functional_variables(functional)) ** 2,
         exchange=exact.full or exact.separated,

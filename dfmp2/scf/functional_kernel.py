@@ -178,7 +178,7 @@ def coarse_grid(mole: Any, grid: Any) -> Any:
     grid : pyscf.dft.gen_grid.Grids
         The grid of the SCF, built.
     """
-    if COARSER * count_points(mole, str(COARSE_LEVEL)) > len(grid.weights):
+    if COARSER * count_points(make_grid(mole, str(COARSE_LEVEL))) > len(grid.weights):
         return grid
     with shielded():
         coarse = make_grid(mole, str(COARSE_LEVEL))

@@ -4,8 +4,8 @@
     e_2 = sum_s,ia f_s,ia^2 / (e_a - e_i)      f_s = J_fit - J - c (K_fit,s - K_s)
 
 D_s is the density of the SCF and c its fraction of exact exchange. E(SCF) is stationary, so that
-its error is e_J + c e_K, and more by what the error f of the Fock matrices gains through the orbitals:
-e_2 without the response of J and K, with it 0.4 to 1.6 times as much (H-, H, Li-, F-).
+its error is e_J + c e_K, and more by what the error f of the Fock matrices gains through the
+orbitals: e_2 without the response of J and K, with it 0.4 to 1.6 times as much (H-, H, Li-, F-).
 In Hartree-Fock e_J and e_K nearly cancel, and with one electron exactly: neither follows from their
 sum, nor that of an ion from the one of the neutral atom.
 """
