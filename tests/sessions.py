@@ -10,11 +10,12 @@ that they printed and wrote. A session is a text file in `tests/data/sessions`:
     >>> dfmp2.read("a.h5").total_energy
         what the expression is
 
-Lines that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a
-command `page FILE [N]` prints (the first N) rows and marks of the page of a result, `datasets FILE`
-the datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long. Before a
-command or `cat`, `whole` keeps what else is left out because it differs between hosts: sizes of
-memory, predicted times, the columns of a table; `whole(VALUE)` does so in Python.
+`# slow: ...`, also before a tolerance, marks a session that only `scripts/check --all` runs. Lines
+that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a command
+`page FILE [N]` prints (the first N) rows and marks of the page of a result, `datasets FILE` the
+datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long. Before a command
+or `cat`, `whole` keeps what else is left out because it differs between hosts: sizes of memory,
+predicted times, the columns of a table; `whole(VALUE)` does so in Python.
 
 `python -m tests.sessions [NAME...]` runs sessions and writes their files anew, to be read as a
 diff: each changed number needs a reason.
@@ -408,8 +409,14 @@ def same(found: str, expected: str, relative: float, absolute: float = 0.0) -> b
 
 def relative(text: str) -> float:
     """By how much the numbers of a session may differ, beyond the last decimal shown."""
-    stated = re.match(r"# relative ([\d.e-]+)", text)
+    stated = re.match(r"# (?:slow: )?relative ([\d.e-]+)", text)
     return float(stated[1]) if stated else RELATIVE
+
+
+def is_slow(path: Path) -> bool:
+    """Whether a session is marked as slow in its first line."""
+    with path.open() as lines:
+        return lines.readline().startswith("# slow: ")
 
 
 def differences(text: str) -> list[str]:

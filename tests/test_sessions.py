@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.sessions import STORED, differences
+from tests.sessions import STORED, differences, is_slow
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in STORED.glob("*.txt")))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.stem, marks=[pytest.mark.slow] * is_slow(path))
+        for path in sorted(STORED.glob("*.txt"))
+    ],
+)
 def test_a_session_is_as_recorded(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
