@@ -115,7 +115,7 @@ def combined(
         if key == "basis_set":
             shares = basis_set
         elif fitting and measured:
-            shares = _with_signs(parts, key)
+            shares = _of_measured(budgets, key, 0), _of_measured(budgets, key, 1)
         elif fitting and cancelling < 1.0:
             shares = _cancelled(parts, budgets, key, cancelling)
         else:
@@ -210,19 +210,20 @@ def _cancelled(
 
 
 def _of_measured(budgets: Budgets, key: str, which: int) -> Share | None:
-    """The measured errors of all runs with their signs; None unless each has one."""
+    """The measured errors of all runs with their signs, uncertainties added; None unless each run
+    has measured its own or has none."""
     errors, uncertainties = [], []
     for weights, sources in budgets:
         share = (sources[key].scf, sources[key].correlation)[which]
-        if share is None or share.value is None or share.error is None:
+        if share is None or share.value is None:
             return None
-        errors.append(weights[which] * share.error)
-        uncertainties.append(abs(weights[which]) * (share.value - abs(share.error)))
-    return _sum_of_measured(errors, uncertainties)
-
-
-def _sum_of_measured(errors: Sequence[float], uncertainties: Sequence[float]) -> Share:
-    """Share of the measured errors of all runs, which are added with their signs; Eh."""
+        error = share.error
+        if share.value == 0.0:  # nothing is fitted
+            error = 0.0
+        if error is None:
+            return None
+        errors.append(weights[which] * error)
+        uncertainties.append(abs(weights[which]) * (share.value - abs(error)))
     error, uncertainty = math.fsum(errors), math.fsum(uncertainties)
     runs = counted_text(len(errors), "run")
     how = f"four-centre integrals in {runs}: {error:+.1e} Eh within {uncertainty:.1e} Eh"
@@ -279,23 +280,6 @@ def _estimated_between(result: MP2Result) -> float:
     if estimate is None:
         return BONDED * bonded_atoms(result.molecule)
     return estimate
-
-
-def _with_signs(
-    parts: Sequence[tuple[Weights, MP2Result]], key: str
-) -> tuple[Share | None, Share | None]:
-    """Shares of a fitting set if each run has measured its error; uncertainties add."""
-    if key == "scf_fitting":
-        which, name = (0, "scf")
-    else:
-        which, name = (1, "correlation")
-    found = [(weights[which], result.fitting_certificate) for weights, result in parts]
-    errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
-    uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
-    share = _sum_of_measured(errors, uncertain)
-    if which == 0:
-        return (share, None)
-    return (None, share)
 
 
 def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
