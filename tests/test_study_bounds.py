@@ -464,11 +464,11 @@ def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) ->
 def test_the_budget_of_a_scan_is_its_largest(
     pair: str, total: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def difference(_: Study, parts: Any, energy: str) -> Any:
+    def difference(parts: Any, energy: str) -> Any:
         chosen = parts[0][1].name + parts[1][1].name == pair
         return SimpleNamespace(total=total if chosen else 1.0)
 
-    monkeypatch.setattr(Study, "_budget_of_difference", difference)
+    monkeypatch.setattr("dfmp2.output.study_budget.of_difference", difference)
     runs = {name: SimpleNamespace(name=name, total_energy=ord(name) - 100.0) for name in "abc"}
     found = Study("scan", "", {}, (), {}, {}, runs, True).error_budget  # type: ignore[arg-type]
     assert found is not None and found.total == total

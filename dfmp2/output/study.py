@@ -12,7 +12,6 @@ done. A table (`write_table`) is a group with one dataset per column.
 from __future__ import annotations
 
 import json
-import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output import hdf5
+from dfmp2.output import hdf5, study_budget
 from dfmp2.output.hdf5_datasets import (
     Dataset,
     Groups,
@@ -81,7 +80,6 @@ KINDS = (
     "thermochemistry",
     "reaction",
 )
-NO_BUDGET = ("frequencies", "thermochemistry")  # they have no energy difference
 
 
 class Column(NamedTuple):
@@ -251,100 +249,13 @@ class Study:
     @property
     def error_budget(self) -> ErrorBudget | None:
         """The error budget of its energies; None if there are none, or none yet."""
-        runs = list(self.results.values())
-        if not self.complete or len(self.runs) < 2 or self.kind in NO_BUDGET:
-            return None
-        if self.kind == "optimization":
-            return list(self.path.values())[-1].error_budget
-        if self.kind == "interaction":
-            return self._interaction_budget("CP-corrected", "-in-complex")
-        if self.kind == "irc":
-            minimum = self.runs[str(self.settings["backward_run"])]
-            return self._budget_of_difference(
-                [((1.0, 1.0), self.runs["transition-state"]), ((-1.0, -1.0), minimum)],
-                "The barrier forwards",
-            )
-        if self.kind == "reaction":
-            parts = [
-                ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
-                for one in self.settings["species"]
-            ]
-            return self._budget_of_difference(parts, "The reaction energy")
-        if self.kind == "scan":
-            by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
-            pairs = [(run, by_energy[0]) for run in by_energy[1:]]
-            pairs += [(run, by_energy[-1]) for run in by_energy[:-1]]
-            differences = [
-                self._budget_of_difference(
-                    [((1.0, 1.0), run), ((-1.0, -1.0), end)], "The difference of two points"
-                )
-                for run, end in pairs
-            ]
-            return max(differences, key=_largest_last)
-        if "parts" in self.settings:
-            return next(iter(self.results.values())).error_budget
-        return self._limit_budget(runs)
+        return study_budget.error_budget(self)
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:
         """The error budget of an interaction energy without counterpoise correction; None for other
         studies."""
-        if self.kind != "interaction" or not self.complete:
-            return None
-        return self._interaction_budget("uncorrected", "-alone")
-
-    def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
-        """The budget of the interaction energy that uses the fragment runs with this suffix."""
-        results = self.results
-        fragments = [((-1.0, -1.0), run) for name, run in results.items() if name.endswith(ending)]
-        return self._budget_of_difference(
-            [((1.0, 1.0), results["complex"]), *fragments], f"The {scheme} interaction energy"
-        )
-
-    def _budget_of_difference(
-        self, parts: Sequence[tuple[tuple[float, float], MP2Result]], energy: str
-    ) -> ErrorBudget:
-        """The budget of a difference, whose errors are relative to the same as those of its
-        energies: at a basis-set limit, a complete basis set.
-
-        Parameters
-        ----------
-        parts : sequence of ((float, float), MP2Result)
-            Weights of E(SCF) and E(corr), and result of each energy.
-        energy : str
-            What the difference is, as in `ErrorBudget`.
-        """
-        from dfmp2.mp2.error_of_difference import combined
-
-        _, result = parts[0]
-        return combined(parts, energy, exact=result.error_budget.exact)
-
-    def _limit_budget(self, runs: Sequence[MP2Result]) -> ErrorBudget:
-        """The budget of a basis-set limit in a file of an earlier version, which lacks the weights:
-        they are derived from the limit."""
-        method = "correlation_energy"
-        if f"cbs_{method}" not in self.values:
-            method = f"mp2_{method}"
-        reference = next(
-            name
-            for name in ("scf_total_energy", "functional_energy", "hf_total_energy")
-            if f"cbs_{name}" in self.values
-        )
-        shares = []
-        for name in (reference, method):
-            smaller, larger = (getattr(run, name) for run in runs)
-            if larger == smaller:
-                shares.append(1.0)
-            else:
-                shares.append((self.values[f"cbs_{name}"].value - smaller) / (larger - smaller))
-        names = self.settings["basis_sets"]
-        parts = [Part(names[0], *(1.0 - share for share in shares)), Part(names[1], *shares)]
-        return combine(list(zip(parts, runs, strict=True))).error_budget
-
-
-def _largest_last(budget: ErrorBudget) -> float:
-    """The total of a budget, Eh; infinite if unknown."""
-    return math.inf if budget.total is None else budget.total
+        return study_budget.uncorrected_error_budget(self)
 
 
 class StudyWriter:
