@@ -127,6 +127,15 @@ def _of_one_atom(result: MP2Result, errors: Array) -> Share:
     return _measured(coulomb + exchange, uncertainty, "J and K of the atom, ")
 
 
+def one_atom_error(result: MP2Result) -> float | None:
+    """The measured fitting error of E(SCF) of a single atom or ion, Eh; None for a molecule, if it
+    was not measured, and for a conventional SCF."""
+    errors = result.reference.one_atom_fitting_errors
+    if errors is None or result.scf_fitting is None:
+        return None
+    return _of_one_atom(result, errors).error
+
+
 def free_atom_error(result: MP2Result) -> float:
     """The part of the measured fitting error of E(SCF) of an atom or ion that does not cancel in a
     difference from a molecule, Eh; 0 for a molecule.
@@ -134,10 +143,9 @@ def free_atom_error(result: MP2Result) -> float:
     That of hydrogen is the error of valence electrons alone. Other atoms keep the error of their
     core; what is above the estimate for the atom, as in Li-, is that of diffuse electrons.
     """
-    errors = result.reference.one_atom_fitting_errors
-    if errors is None or result.scf_fitting is None:
+    error = one_atom_error(result)
+    if error is None:
         return 0.0
-    error = _of_one_atom(result, errors).error or 0.0
     if result.molecule.real_symbols == ("H",):
         return error
     estimate = _of_atoms(result, "scf", result.scf_fitting).value or 0.0

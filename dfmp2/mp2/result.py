@@ -489,8 +489,12 @@ class MP2Result(Calculated):
 
     @property
     def scf_fitting_estimate(self) -> float | None:
-        """Most likely fitting error of E(SCF), fitted - exact, Eh; None if part of it was not
-        estimated."""
+        """Most likely fitting error of E(SCF), fitted - exact, Eh: of a single atom the measured
+        one; None if part of it was not estimated."""
+        from dfmp2.mp2.fitting_estimates import one_atom_error
+
+        if self.reference.one_atom_fitting_errors is not None:
+            return one_atom_error(self)
         atoms = self.diagnostics.scf_fitting_error
         between = self.reference.interatomic_fitting_error
         if atoms is None or between is None:
