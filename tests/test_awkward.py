@@ -3,7 +3,6 @@ formulas."""
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import asdict, replace
 from functools import cache
@@ -32,7 +31,6 @@ from dfmp2.output.study import Study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import harmonic_frequencies
-from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.interaction import interaction_energy
 from tests.awkward import (
     BASIS,
@@ -46,7 +44,7 @@ from tests.awkward import (
     spin_energies,
 )
 from tests.conftest import Runner, run_command, succeed
-from tests.ideal_gas import GAS, HARTREE, ideal_gas
+from tests.ideal_gas import HARTREE, ideal_gas
 from tests.recorded import recorded_error, recorded_failure
 
 # Orbitals that `auto` freezes
@@ -254,15 +252,6 @@ def test_ions_keep_their_charge_and_the_counterpoise_correction_its_sign() -> No
 
 
 # --- vibrations and gases -------------------------------------------------------------------------
-
-
-def test_the_entropy_of_oxygen_counts_its_three_spin_states() -> None:
-    """NIST's 205.15 J/(mol K) within 0.1, of which R ln 3 are 9.1."""
-    places = np.array([[0, 0, 0], [0, 0, 1.2075 / 0.529177210903]])
-    molecule = Molecule(("O", "O"), places, multiplicity=3)
-    found = thermochemistry(molecule, -150.0, np.array([1580.0]), 298.15, 100000.0, 2)
-    assert found["entropy"].value == pytest.approx(205.15, abs=0.1)
-    assert found["entropy_electrons"].value == pytest.approx(GAS * math.log(3), rel=1e-9)
 
 
 def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study) -> None:

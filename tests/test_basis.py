@@ -203,27 +203,6 @@ def test_all_partners_exist_and_are_of_their_kind() -> None:
         assert {squash(name) for name in (*partners["jk"], *partners["ri"])} <= known, orbital
 
 
-def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    symbols = ["H", "Li", "O", "Na", "Br"]
-    sets = ["cc-pvdz", "cc-pvtz", "def2-svp", "6-31g*", "ma-def2-tzvp"]
-
-    def resolve() -> list[str]:
-        found = []
-        for name in sets:
-            orbital = resolve_orbital(name, symbols)
-            for basis in (
-                orbital,
-                resolve_fitting("jk", None, orbital, symbols),
-                resolve_fitting("ri", None, orbital, symbols),
-            ):
-                found += [element.source + element.sha256 for element in basis.elements.values()]
-        return found
-
-    with_exchange = resolve()
-    monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
-    assert resolve() == with_exchange
-
-
 # --- Basis Set Exchange ---------------------------------------------------------------------------
 
 

@@ -6,25 +6,17 @@ elements-and-cores.
 
 from __future__ import annotations
 
-import copy
-import pickle
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
 from dfmp2.molecule import elements, point_charges
-from dfmp2.molecule.elements import bond_orders, bonds
 from dfmp2.molecule.molecule import Molecule, nuclear_repulsion
 from dfmp2.units import (
-    ANGSTROM_PER_BOHR,
     BOHR_PER_ANGSTROM,
-    EV_PER_HARTREE,
-    KCAL_PER_MOL_PER_HARTREE,
-    KJ_PER_MOL_PER_HARTREE,
 )
 from tests.recorded import recorded_error
 
@@ -33,41 +25,6 @@ WATER = [[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]  #
 
 def water(**changes: Any) -> Molecule:
     return Molecule(**{"symbols": ("O", "H", "H"), "coordinates": np.array(WATER), **changes})
-
-
-def test_bonds_are_within_a_quarter_more_than_the_radii() -> None:
-    """C 0.76, O 0.66, H 0.31, Cl 1.02 angstrom, just within and just beyond; ghosts have none."""
-    symbols = ("O", "C", "H", "Cl", "H")
-    places = np.array(
-        [[0, 0, 0], [1.77, 0, 0], [1.77, 1.33, 0], [1.77, 0, -2.22], [-0.72, 0.72, 0.7]]
-    )
-    no_ghosts = (False,) * 5
-    assert bonds(symbols, places, no_ghosts) == [(0, 1), (1, 2), (1, 3)]
-    assert bonds(symbols, places, (False, True, False, False, False)) == []
-    nearer = places * [1, 0.99, 1.01]
-    nearer[4] *= 0.97
-    assert bonds(symbols, nearer, no_ghosts) == [(0, 1), (0, 4), (1, 2)]
-    orders = bond_orders(symbols, places, (False, False, False, True, False))
-    reach = {"O": 0.66, "C": 0.76, "H": 0.31}
-    expected: dict[tuple[str, str], float] = {}
-    for i, j in ((0, 1), (0, 2), (0, 4), (1, 2), (1, 4), (2, 4)):
-        far = float(np.linalg.norm(places[i] - places[j]))
-        order = 10 ** ((reach[symbols[i]] + reach[symbols[j]] - far) / 0.71)
-        first, second = sorted((symbols[i], symbols[j]))
-        if order > 0.02:
-            expected[first, second] = expected.get((first, second), 0.0) + order
-    assert orders == pytest.approx(expected) and len(expected) == 3
-
-
-def test_factors() -> None:
-    assert ANGSTROM_PER_BOHR == pyscf_parameters.BOHR
-    # CODATA 2018: Eh/J, exact N_A; thermochemical calorie; Eh/eV = (Eh/J) / (e/C)
-    assert (
-        pytest.approx(4.3597447222071e-18 * 6.02214076e23 / 1000, rel=1e-13)
-        == KJ_PER_MOL_PER_HARTREE
-    )
-    assert pytest.approx(627.5094740631, rel=1e-12) == KCAL_PER_MOL_PER_HARTREE
-    assert pytest.approx(4.3597447222071e-18 / 1.602176634e-19, rel=1e-12) == EV_PER_HARTREE
 
 
 def test_nuclear_repulsion_over_several_blocks() -> None:
@@ -98,20 +55,6 @@ def test_neighbours_do_not_depend_on_how_many_atoms_are_taken_at_a_time(
     np.fill_diagonal(ratio, np.inf)
     np.testing.assert_array_equal(near, ratio.argmin(axis=1))
     np.testing.assert_allclose(length, ratio.min(axis=1), rtol=1e-13)
-
-
-def test_coordinates_are_a_read_only_copy() -> None:
-    """Those of a molecule that another process made, or a deep copy, too."""
-    given = np.array(WATER)
-    made = water(coordinates=given, name="a", source="a.xyz", text="x").in_field([[0, 0, 5, 0.5]])
-    given[0, 0] = 99.0
-    for molecule in (made, pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
-        assert molecule == made
-        assert (molecule.name, molecule.source, molecule.text) == ("a", "a.xyz", "x")
-        for array in (molecule.coordinates, molecule.point_charges):
-            with pytest.raises(ValueError, match="read-only"):
-                array[0, 0] = 1.0
-    assert made.coordinates[0, 0] == 0.0
 
 
 def test_distance_limit_in_every_direction() -> None:

@@ -188,31 +188,25 @@ def test_files_have_the_planned_size(measured, tmp_path):
 
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
-    command = [
-        "plan",
-        str(INPUTS / "h2o.xyz"),
-        "--basis",
-        "cc-pvdz",
-        "--threads",
-        "1",
-        "--scratch",
-        str(tmp_path),
-    ]
-    assert main(command) == 0
-    assert "traffic:" not in capsys.readouterr().out
+
+    def planned(*more):
+        molecule = str(INPUTS / "h2o.xyz")
+        options = ("--basis", "cc-pvdz", "--threads", "1", "--scratch", str(tmp_path))
+        assert main(["plan", molecule, *options, *more]) == 0
+        return capsys.readouterr().out
+
+    assert "traffic:" not in planned()
     assert rates.load_disk(tmp_path) is None
     set_variant(monkeypatch, disk=True)
-    assert main([*command, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)["scratch"]
+    facts = json.loads(planned("--json"))["scratch"]
     assert facts["rates"] == "measured on this host"
     assert facts["read_bytes"] > facts["written_bytes"] > 0
     assert rates.load_disk(tmp_path).read == facts["bytes_per_second"]["read"]
     assert rates.load_disk(tmp_path).cached > 1e7
-    assert main([*command, "--memory", "200MB"]) == 0  # far less than is free
-    assert "it stays in the system's memory" in capsys.readouterr().out
+    # 200 MB are far less than is free
+    assert "it stays in the system's memory" in planned("--memory", "200MB")
     monkeypatch.setattr(planning.resources, "available_memory", lambda: 0)
-    assert main([*command, "--memory", "200MB"]) == 0
-    said = capsys.readouterr().out
+    said = planned("--memory", "200MB")
     assert " written at " in said and "no memory free for it" in said
 
 

@@ -3,7 +3,6 @@ results."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
@@ -21,7 +20,6 @@ import dfmp2
 from dfmp2.interop.studies import StudyKeywords
 from dfmp2.options import Keywords, MoleculeKeywords, Options
 from dfmp2.options.methods import method_names
-from tests.recorded import recorded_error
 
 ROOT = Path(__file__).parent.parent
 WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
@@ -121,33 +119,7 @@ def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     here(atoms.get_potential_energy)
 
 
-# --- functions beside run -------------------------------------------------------------------------
-
-
-def test_only_public_names_are_offered() -> None:
-    assert all(getattr(dfmp2, name) is not None for name in dir(dfmp2))
-    assert not [name for name in dir(dfmp2) if name.startswith("_") and name != "__version__"]
-    assert {*dfmp2.__all__, "__version__"} == set(dir(dfmp2))
-    kinds = {
-        name
-        for name, kind in vars(dfmp2.errors).items()
-        if inspect.isclass(kind) and issubclass(kind, Exception)
-    }
-    assert kinds <= set(dir(dfmp2)) and {"Listener", "Study", "Unfinished"} <= set(dir(dfmp2))
-    typed = ast.parse((ROOT / "dfmp2" / "__init__.py").read_text())
-    imported = {
-        alias.name
-        for node in ast.walk(typed)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert imported - {"annotations", "import_module"} == set(dfmp2.__all__)
-    assert (ROOT / "dfmp2" / "py.typed").exists() and '"py.typed"' in (
-        ROOT / "pyproject.toml"
-    ).read_text()
-    with recorded_error(AttributeError) as missing:
-        dfmp2.rum  # type: ignore[attr-defined] # noqa: B018
-    assert missing.value.name == "rum"
+# --- modules and keywords --------------------------------------------------------------------------
 
 
 def test_importing_loads_neither_pyscf_nor_numpy() -> None:

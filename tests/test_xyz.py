@@ -18,9 +18,7 @@ from pyscf import gto
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.elements import SYMBOLS
-from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz, write_xyz
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz
 from tests.recorded import recorded_error
 
 WATER = """3
@@ -58,19 +56,6 @@ def test_too_large(tmp_path: Path) -> None:
         read_xyz(path)
     assert tracemalloc.get_traced_memory()[1] < 10**6  # refused before reading
     tracemalloc.stop()
-
-
-def test_write_is_read_by_pyscf_and_by_us() -> None:
-    points = np.array([[0.1, -0.2, 0.3], [1234.5678901234, 0.0, -9999.0], [0.0, 2.0, 1 / 3]])
-    molecule = Molecule(("O", "Cl", "H"), points, (False, False, True), charge=-1, multiplicity=3)
-    text = write_xyz(molecule)
-    again = parse(text)
-    assert again.molecule.labels == molecule.labels
-    assert (again.molecule.charge, again.molecule.multiplicity) == (-1, 3)
-    assert np.abs(again.molecule.coordinates - points).max() < 1e-11
-    plain = Molecule(("O", "H"), points[::2] * BOHR_PER_ANGSTROM)
-    mol = gto.M(atom=re.sub(r"\A.*\n.*\n", "", write_xyz(plain)), basis="sto-3g", spin=1, verbose=0)
-    assert mol.atom_coords() == pytest.approx(plain.coordinates, abs=1e-11)
 
 
 # --- arbitrary input: a molecule or an InputError, within a second, nothing else ------------------
