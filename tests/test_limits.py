@@ -32,7 +32,7 @@ from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
 from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
-from dfmp2.planning.sizes import Sizes, sampled_pairs
+from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Silent
 from tests.awkward import EXACT, MOLECULES
 from tests.conftest import MOLECULES as EVERYDAY
@@ -223,28 +223,6 @@ def test_the_bound_of_a_sample_is_that_of_cochran_and_satterthwaite() -> None:
         variance
     )
     assert certificate._bounds(strata, energy) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_the_sample_of_a_certificate_is_counted(known: bool) -> None:
-    """Pairs redone in float64: those drawn, and those already in float64."""
-    size, rng = 60, np.random.default_rng(1)
-    matrix = -(rng.random((size, size)) ** 4)
-    matrix = matrix + matrix.T
-    pairs = PairEnergies(matrix, (0.3 * matrix,))
-    redone: list[int] = []
-
-    def redo(channel: Any, rows: Any, columns: Any) -> Any:
-        redone.append(len(rows))
-        return np.column_stack([0.3 * matrix[rows, columns], matrix[rows, columns]])
-
-    count = size * (size + 1) // 2
-    already = {(0, 0): np.arange(count) < 100} if known else None
-    found = certificate.bound_errors(pairs, redo, 1e-7, known=already)
-    assert found.pairs == count
-    assert found.sampled == sum(redone) + 100 * known
-    assert sum(redone) == pytest.approx(sampled_pairs(count - 100 * known), abs=2)
-    assert found.correlation_error == 0.0 and found.accepted
 
 
 @pytest.mark.parametrize(
