@@ -264,6 +264,7 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
     assert outlook.change == disk.removeprefix("--") and "does not fit" in repr(outlook)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_the_least_memory_of_a_plan_suffices_for_the_run(tmp_path: Path) -> None:
     """The process of a run has loaded more than that of its plan when it checks memory, most with a
