@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError, NumericalError, ResultFileError
+from dfmp2.errors import NumericalError, ResultFileError
 from dfmp2.fitting import sets
 from dfmp2.fitting.sets import (
     LARGEST,
     LEAST_GAP,
     PARTNERS,
-    candidates,
     find_partners,
     fitting_error_key,
     measure_fitting_error,
@@ -29,10 +27,8 @@ from dfmp2.fitting.sets import (
 )
 from dfmp2.molecule import basis_library
 from dfmp2.molecule.basis import (
-    FITTING_KINDS,
     BasisSet,
     ElementBasis,
-    is_mp2_fitting_set,
     kind,
     normalise,
     squash,
@@ -65,15 +61,6 @@ def make_mole(atoms: Any, basis: BasisSet) -> Any:
     )
 
 
-def count(basis: BasisSet, *symbols: str) -> int:
-    """Number of spherical functions of the atoms."""
-    return sum(
-        (2 * s[0] + 1) * (len(s[1]) - 1)
-        for symbol in symbols
-        for s in basis.elements[symbol].shells
-    )
-
-
 @pytest.fixture
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
@@ -82,65 +69,6 @@ def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-# --- names ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("CC_pvdz ", "ccpvdz"),
-        ("cc-pVDZ-RIFIT", "ccpvdzri"),
-        ("cc-pVDZ MP2FIT", "ccpvdzri"),
-        ("cc-pvdz_ri", "ccpvdzri"),
-        ("6-31G(D)", "631g*"),
-        ("6-31gs", "631g*"),
-        ("6-31+G_ST_", "631+g*"),
-        ("6-311++G(d,p)", "6311++g**"),
-        ("3-21gss", "321g**"),
-        ("cc-pv(d+d)z", "ccpv(d+d)z"),
-        ("cc-pVDpDZ", "ccpv(d+d)z"),
-        ("aug-cc-pVDpDZ", "augccpv(d+d)z"),
-    ],
-)
-def test_names_are_compared_without_spelling(name: str, key: str) -> None:
-    assert normalise(name) == key
-
-
-def test_kinds_of_pyscfs_own_names() -> None:
-    """For which the exchange has none: Coulomb sets of Weigend, Ahlrichs and DeMon, and others."""
-    kinds = {
-        "j": "weigend weigend+etb weigend-cfit ahlrichs ahlrichs-cfit demon demon-cfit def2-rij "
-        "def2-universal-jfit def2-fituniversal cc-pvdz-fit dgauss-a1-cfit",
-        "jk": "weigend-jkfit def2-universal-jkfit cc-pvdz-jkfit",
-        "ri": "cc-pvdz-ri cc-pvdz-rifit cc-pvdz-mp2fit",
-        "xfit": "dgauss-a1-xfit",
-        "optri": "cc-pvdz-f12-optri aug-cc-pvdz-optri+",
-        "guess": "sap_grasp_large sap_helfem_large",
-        "admm": "admm-1 aug-admm-2",
-        None: "cc-pvdz def2-svp ano sto-3g",
-    }
-    for expected, names in kinds.items():
-        for name in names.split():
-            assert kind(name) == expected, name
-            assert is_mp2_fitting_set(name) == (expected == "ri")
-    assert is_mp2_fitting_set("AUTO")
-    assert {"ri", "jk", "j"} == FITTING_KINDS
-
-
-def test_what_a_set_says_of_itself() -> None:
-    """Errors of atoms add up if all are known; lines name each set with its source once; the hash is
-    that of functions and core potential."""
-    shells = ((0, (1.0, 1.0)),)
-    first = ElementBasis("O", "a", "x", shells)
-    second = ElementBasis("H", "a", "y", shells, (2, ((-1, (((1.0, 2.0),),)),)), "y")
-    third = ElementBasis("H", "a", "x", shells)
-    basis = BasisSet("ri", "a", {"O": first, "H": second, "H3": third}, {"O": 0.5, "H3": -0.2})
-    assert basis.error_of(["O", "H3", "H3"]) == pytest.approx(0.1)
-    assert basis.error_of(["O", "H"]) is None and basis.error_of([]) is None
-    assert basis.describe() == ["a for O H3 (x)", "a for H (y)"]
-    assert first.sha256 == third.sha256 != second.sha256
 
 
 @pytest.mark.exchange
@@ -199,19 +127,7 @@ def test_same_functions_and_core_potentials_as_pyscf_loads_by_name(
         np.testing.assert_allclose(ours.intor(integral), theirs.intor(integral), atol=1e-12)
 
 
-def test_a_potential_kept_in_another_file_is_found() -> None:
-    """PySCF's cc-pwCVDZ-PP file has no potential; Cu, Ag, Au have 10, 28 and 60 core electrons in
-    cc-pVDZ-PP."""
-    basis = resolve_orbital("cc-pwcvdz-pp", ["Cu", "Ag", "Au"])
-    assert [element.ecp_electrons for element in basis.elements.values()] == [10, 28, 60]
-    pseudo = resolve_orbital("ccECP-cc-pVDZ", ["H", "O"])
-    assert [element.ecp_electrons for element in pseudo.elements.values()] == [0, 2]
-    assert pseudo.elements["H"].ecp is not None
-    others = {"ccecp-he-aug-cc-pvtz": ("Si", 2), "bfd-vdz": ("Si", 10), "cc-pwcv5z-pp": ("Ag", 28)}
-    for name, (symbol, electrons) in others.items():
-        assert resolve_orbital(name, [symbol]).ecp_electrons == {symbol: electrons}
-
-
+@pytest.mark.slow
 def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> None:
     """Every element in PySCF's files has a potential, is rejected, or has an s function as sharp as
     its 1s orbital.
@@ -230,25 +146,6 @@ def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> No
                         row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:]
                     )
                     assert sharpest > 1.5 * number**2, (key, symbol)
-
-
-def test_families_leave_elements_to_the_set_they_extend() -> None:
-    core = resolve_orbital("cc-pCVDZ", ["O", "H"])
-    assert core.elements["H"].name == "cc-pvdz"
-    # 1s1p of Woon and Dunning 1995
-    assert count(core, "O") == count(resolve_orbital("cc-pvdz", ["O"]), "O") + 4
-    heavy = resolve_orbital("heavy-aug-cc-pVDZ", ["O", "H"])
-    assert [heavy.elements[s].name for s in ("O", "H")] == ["aug-cc-pvdz", "cc-pvdz"]
-    for name, symbol, other in (
-        ("aug-cc-pwCVTZ", "He", "aug-cc-pvtz"),
-        ("cc-pwCVDZ-PP", "C", "cc-pwcvdz"),
-        ("aug-cc-pwCVTZ-PP", "H", "aug-cc-pvtz"),
-        ("cc-pVQZ-PP", "Ni", "cc-pvqz"),
-    ):
-        assert resolve_orbital(name, [symbol]).elements[symbol].name == other
-    mixed = resolve_orbital("cc-pvdz-pp", ["Ag", "C", "H"])
-    assert [e.name for e in mixed.elements.values()] == ["cc-pvdz-pp", "cc-pvdz", "cc-pvdz"]
-    assert mixed.elements["C"].ecp is None
 
 
 # --- fitting sets ---------------------------------------------------------------------------------
@@ -304,41 +201,6 @@ def test_all_partners_exist_and_are_of_their_kind() -> None:
         assert {kind(name) for name in partners["jk"]} == {"jk"}, orbital
         assert {kind(name) for name in partners["ri"]} == {"ri"}, orbital
         assert {squash(name) for name in (*partners["jk"], *partners["ri"])} <= known, orbital
-
-
-def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    symbols = ["H", "Li", "O", "Na", "Br"]
-    sets = ["cc-pvdz", "cc-pvtz", "def2-svp", "6-31g*", "ma-def2-tzvp"]
-
-    def resolve() -> list[str]:
-        found = []
-        for name in sets:
-            orbital = resolve_orbital(name, symbols)
-            for basis in (
-                orbital,
-                resolve_fitting("jk", None, orbital, symbols),
-                resolve_fitting("ri", None, orbital, symbols),
-            ):
-                found += [element.source + element.sha256 for element in basis.elements.values()]
-        return found
-
-    with_exchange = resolve()
-    monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
-    assert resolve() == with_exchange
-
-
-@pytest.mark.parametrize(
-    ("name", "symbol"),
-    [
-        ("def2-sv(p)", "O"),
-        ("cc-pwcvtz", "O"),
-        ("cc-pvdzz", "O"),
-        ("def2-svp", "I"),
-    ],
-)
-def test_without_the_exchange(no_exchange: None, name: str, symbol: str) -> None:
-    with recorded_error(InputError):
-        resolve_fitting("ri", None, resolve_orbital(name, [symbol]), [symbol])
 
 
 # --- Basis Set Exchange ---------------------------------------------------------------------------
@@ -397,28 +259,6 @@ def test_core_potentials_of_the_exchange_are_those_of_pyscf(name: str, symbol: s
     assert np.abs(matrices[0]).max() > 0.1
 
 
-@pytest.mark.exchange
-def test_iodine_takes_its_fitting_set_from_the_exchange() -> None:
-    """Turbomole's def2-SVP set of iodine is (9s,8p,7d,4f,2g)."""
-    pytest.importorskip("basis_set_exchange")
-    orbital = resolve_orbital("def2-svp", ["I", "H"])
-    ri = resolve_fitting("ri", None, orbital, ["I", "H"])
-    iodine = ri.elements["I"]
-    assert [sum(shell[0] == momentum for shell in iodine.shells) for momentum in range(6)] == [
-        9,
-        8,
-        7,
-        4,
-        2,
-        0,
-    ]
-    assert iodine.name == "def2-svp-rifit"
-    assert iodine.source.startswith("basis-set-exchange") and iodine.source.endswith(
-        "def2-SVP-RIFIT, revision 1"
-    )
-    assert ri.elements["H"].source.startswith("PySCF")
-
-
 # --- errors of fitting sets -----------------------------------------------------------------------
 
 
@@ -475,16 +315,6 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
     )
 
 
-@pytest.mark.parametrize("left", [(0, 1), (0, 2), (2,)], ids=["no p", "one s", "p alone"])
-def test_a_basis_that_cannot_hold_the_atom_is_named(left):
-    """Of 1s, 2s and 2p of oxygen."""
-    orbital, fitting = pair("jk", "O", "sto-3g")
-    shells = tuple(orbital.shells[number] for number in left)
-    small = type(orbital)("O", "small", "test", shells)
-    with recorded_error(InputError):
-        measure_fitting_error("jk", small, fitting)
-
-
 @pytest.mark.parametrize(
     ("role", "symbol", "basis", "name", "instead"),
     [  # the published double-zeta JKFIT sets of Ga to Kr are off by 0.5 to 0.72 Eh
@@ -521,14 +351,6 @@ def test_the_default_is_the_best_sound_set(
     if instead.startswith("made"):
         with recorded_error(NumericalError):
             resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
-
-
-@pytest.mark.parametrize("role", ["jk", "ri"])
-def test_functions_of_a_file_have_a_generated_partner(role: str) -> None:
-    """That of MP2 even for oxygen in a set that the table has; J and K have the universal one."""
-    orbital = replace(resolve_orbital("6-31g", ["O"]).elements["O"], name="mine.gbs")
-    names = [one.name for one in candidates(role, orbital)]
-    assert names == ["def2-universal-jkfit"] * (role == "jk") + ["auto(mine.gbs)"]
 
 
 def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> None:

@@ -9,36 +9,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from filelock import FileLock
 from scipy.special import stdtrit
 
 import dfmp2
-from dfmp2.errors import NumericalError, ResourceError, ResultFileError
+from dfmp2.errors import NumericalError, ResourceError
 from dfmp2.execution import items
-from dfmp2.execution import pool as workers
 from dfmp2.execution.manifest import BatchItem
-from dfmp2.execution.pool import SHARE_OF_FREE, WorkerShare, local_pool
+from dfmp2.execution.pool import WorkerShare
 from dfmp2.host import files
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
-from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.properties import Polarizability
-from dfmp2.mp2.result import Certificate, NativeEnergies
+from dfmp2.mp2.result import Certificate, MP2Result, NativeEnergies
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
-from dfmp2.output.hdf5_datasets import open_checked, read_contents
 from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
-from dfmp2.planning.sizes import Sizes, sampled_pairs
+from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Silent
-from dfmp2.scf.reference import Reference
 from tests.awkward import EXACT, MOLECULES
 from tests.conftest import MOLECULES as EVERYDAY
 from tests.conftest import only_free_in
@@ -134,32 +129,6 @@ def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
     assert replace(plan, certificate=certificate).disk == (7250 if room < 2000 else 0)
 
 
-@pytest.mark.parametrize(("count", "others"), [(1, 0), (3, 0), (2, 1), (5, 2)])
-def test_workers_and_those_beside_them_share_the_memory(
-    count: int, others: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = local_pool("cpu", count, 1, 10**9, others=others)
-    assert pool.share.memory == 10**9 // (count + others)
-    assert pool.share.memory * (count + others) <= 10**9
-    monkeypatch.setattr(workers, "usable_cores", lambda: 4)
-    assert local_pool("cpu", count, None, 10**9).share.threads == {1: 4, 2: 2}.get(count, 1)
-    monkeypatch.setattr(workers, "available_memory", lambda: 10**10)
-    free = local_pool("cpu", count, 1, None, others=others)
-    assert free.share.memory == SHARE_OF_FREE * 10**10 // (count + others)
-
-
-def test_a_disk_is_too_full_below_what_is_expected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """10 kB, which the smallest result takes, if the amount to be written is unknown."""
-    for needed, how in ((10**4, {}), (3000, {"expected_bytes": 3000})):
-        monkeypatch.setattr(files, "free_disk", only_free_in(tmp_path, needed, 0))
-        files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
-        monkeypatch.setattr(files, "free_disk", only_free_in(tmp_path, needed - 1, 10**15))
-        with recorded_error(ResourceError):
-            files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
-
-
 def test_an_item_of_a_batch_asks_for_free_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,26 +142,6 @@ def test_an_item_of_a_batch_asks_for_free_disk(
         row = items.compute_item(given, None, None, "test", WorkerShare(1, 4 * 10**9))
         assert (row.status, row.exit_code or 0) == (status, 0)
         assert target.exists() == (status == "complete")
-
-
-def test_a_dataset_larger_than_its_file_is_a_trap(tmp_path: Path) -> None:
-    """Counted in bytes, not in numbers: 8 for each float64."""
-    path = tmp_path / "x.h5"
-    for numbers, wrong in ((400, False), (2000, True)):
-        with h5py.File(path, "w") as handle:
-            handle.create_dataset("sparse", (numbers,), dtype="f8", chunks=(numbers,))
-            handle["text"] = "x" * 5000
-        size = path.stat().st_size
-        assert numbers < size and (8 * numbers > size) == wrong
-        if wrong:
-            with (
-                recorded_error(ResultFileError),
-                open_checked(path) as handle,
-            ):
-                read_contents(handle)
-        else:
-            with open_checked(path) as handle:
-                assert read_contents(handle)["sparse"].shape == (numbers,)
 
 
 # --- locks and what a stopped run leaves ----------------------------------------------------------
@@ -215,16 +164,18 @@ def test_the_file_of_a_lock_is_gone_before_the_lock_is(
     assert there[0] is False and not list(tmp_path.iterdir())
 
 
-def reference_of(molecule: Molecule) -> Reference:
-    """A converged reference."""
-    return dfmp2.run(molecule, "sto-3g", threads=1, listener=Silent()).reference
+@pytest.fixture(scope="module")
+def methylene() -> MP2Result:
+    """A small run of an open shell."""
+    options = {**EXACT, "basis": "sto-3g", "stability": "off"}
+    return dfmp2.run(MOLECULES["methylene"], **options, method="sos-mp2", listener=Silent())
 
 
-def test_a_converged_scf_is_saved_at_once(tmp_path: Path) -> None:
+def test_a_converged_scf_is_saved_at_once(tmp_path: Path, methylene: MP2Result) -> None:
     """If a checkpoint exists already: the time between saves is then ignored."""
     kept = FileCheckpoint(tmp_path / "x.h5")
     kept.begin({"basis": "a"}, Silent())
-    reference = reference_of(MOLECULES["methylene"])
+    reference = methylene.reference
     kept.add_reference(reference)
     assert not kept.saved  # the run is over before the first save is due
     kept.write()
@@ -274,28 +225,6 @@ def test_the_bound_of_a_sample_is_that_of_cochran_and_satterthwaite() -> None:
     assert certificate._bounds(strata, energy) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_the_sample_of_a_certificate_is_counted(known: bool) -> None:
-    """Pairs redone in float64: those drawn, and those already in float64."""
-    size, rng = 60, np.random.default_rng(1)
-    matrix = -(rng.random((size, size)) ** 4)
-    matrix = matrix + matrix.T
-    pairs = PairEnergies(matrix, (0.3 * matrix,))
-    redone: list[int] = []
-
-    def redo(channel: Any, rows: Any, columns: Any) -> Any:
-        redone.append(len(rows))
-        return np.column_stack([0.3 * matrix[rows, columns], matrix[rows, columns]])
-
-    count = size * (size + 1) // 2
-    already = {(0, 0): np.arange(count) < 100} if known else None
-    found = certificate.bound_errors(pairs, redo, 1e-7, known=already)
-    assert found.pairs == count
-    assert found.sampled == sum(redone) + 100 * known
-    assert sum(redone) == pytest.approx(sampled_pairs(count - 100 * known), abs=2)
-    assert found.correlation_error == 0.0 and found.accepted
-
-
 @pytest.mark.parametrize(
     ("error", "accepted"), [(0.99e-7, True), (0.9999e-7, True), (1.01e-7, False), (math.nan, False)]
 )
@@ -317,21 +246,21 @@ def test_a_bound_is_refused_above_the_tolerance(error: float, accepted: bool) ->
     assert not replace(found, correlation_error=float(np.nextafter(1e-7, 1))).accepted
 
 
-def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None:
+def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method(
+    methylene: MP2Result,
+) -> None:
     """1.3 times the rule's largest relative error times the exact energy, not the rule's energy."""
-    result = dfmp2.run(
-        MOLECULES["methylene"], **EXACT, method="sos-laplace", tolerance=1e-4, listener=Silent()
-    )
+    options = replace(methylene.options, method="sos-laplace", tolerance=1e-4)
+    result = energy.mp2_energy(methylene.molecule, options, listener=Silent())
     found = result.quadrature
-    rules = [
+    (relative,) = [
         error
         for points, error in laplace._fitted(math.log(found.highest / found.lowest))
         if points.shape[1] == found.points
     ]
-    expected = 1.3 * rules[0] * abs(found.energy) / (1 - rules[0])
+    expected = 1.3 * relative * abs(found.energy) / (1 - relative)
     assert found.error == pytest.approx(expected, rel=1e-6) and found.error <= 1e-4
-    exact = dfmp2.run(MOLECULES["methylene"], **EXACT, method="sos-mp2", listener=Silent())
-    assert abs(result.correlation_energy - exact.correlation_energy) <= found.error
+    assert abs(result.correlation_energy - methylene.correlation_energy) <= found.error
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -353,8 +282,8 @@ def test_the_condition_of_a_metric_is_that_before_the_cut(size: int, sign: int) 
 PARTS = ("scf_difference", "same_spin_difference", "opposite_spin_difference")
 
 
-def test_a_check_is_of_our_energies_against_theirs() -> None:
-    ours = dfmp2.run(MOLECULES["methylene"], "sto-3g", threads=1, listener=Silent())
+def test_a_check_is_of_our_energies_against_theirs(methylene: MP2Result) -> None:
+    ours = methylene
     theirs = NativeEnergies("x", ours.scf_total_energy - 0.1, same_spin=-0.02, opposite_spin=-0.3)
     made = check.native_check(ours.reference, ours.pairs, theirs, 1e-8)
     expected = (0.1, ours.pairs.same_spin_energy + 0.02, ours.pairs.opposite_spin_energy + 0.3)
@@ -411,7 +340,7 @@ def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.Mo
     monkeypatch.setattr(energy, "build_b", watched)
     monkeypatch.setattr(check, "native_energies", look)
     radical = parse_xyz(EVERYDAY["nh2"], file="nh2").molecule
-    result = dfmp2.run(radical, "cc-pvdz", check=True, threads=1, stability="auto")
+    result = dfmp2.run(radical, "6-31g", check=True, threads=1, stability="auto")
     assert result.reference.stability is not None
     assert len(made) > 2  # of both spins, and of frontier orbitals
     assert alive == [False] * len(made)

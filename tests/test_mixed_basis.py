@@ -16,16 +16,19 @@ from pyscf.mp import dfmp2_native, dfump2_native
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.basis import parse_basis_file, squash
-from dfmp2.molecule.basis_library import find_exchange_element, resolve_orbital
+from dfmp2.molecule.basis_library import find_exchange_element
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.study import Study
-from dfmp2.planning.system import orbital_basis
 from tests.recorded import recorded_error
 
-TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
+TIGHT: dict[str, Any] = {
+    "precision": "fp64",
+    "scf_conv_tol": 1e-11,
+    "stability": "off",
+    "threads": 1,
+}
 WATER = "O 0 0 0; H 0 0.7572 0.5865; H 0.05 -0.7572 0.5865"
 # name -> atoms, charge, multiplicity, ours, PySCF's sets and core potentials by label
 CASES: dict[str, tuple[str, int, int, str, dict[str, str], dict[str, str]]] = {
@@ -83,9 +86,7 @@ def molecule(atoms: str, charge: int = 0, multiplicity: int = 1) -> Molecule:
 )
 def test_energies_are_those_of_pyscf_with_a_dictionary_of_sets(name: str) -> None:
     atoms, charge, multiplicity, basis, sets, potentials = CASES[name]
-    ours = dfmp2.run(
-        molecule(atoms, charge, multiplicity), basis, auxbasis="auto", stability="off", **TIGHT
-    )
+    ours = dfmp2.run(molecule(atoms, charge, multiplicity), basis, auxbasis="auto", **TIGHT)
     scf, correlation = pyscf_energies(ours, sets, potentials)
     assert abs(ours.scf_total_energy - scf) < 1e-8
     assert abs(ours.mp2_correlation_energy - correlation) < 1e-7
@@ -154,38 +155,6 @@ def one_contraction(shells: Any) -> list[Any]:
     ]
 
 
-def test_files_may_have_comments_exponents_with_d_and_sp_shells() -> None:
-    text = (
-        "! made by hand\r\n****\r\n-C 0\r\nSP 2 1.0\r\n2.94D+00 -0.1 0.16 ! two\r\n.5 1. .6\r\n****"
-    )
-    shells = parse_basis_file("mine.gbs", text)["C"].shells
-    assert shells == ((0, (2.94, -0.1), (0.5, 1.0)), (1, (2.94, 0.16), (0.5, 0.6)))
-
-
-def test_shells_of_every_letter_and_terms_of_every_power() -> None:
-    """In both formats; J is no shell. A term of n has r^(n-2), the local part l = -1."""
-    letters = "SPDFGHIKLMNO"
-    shells = tuple((momentum, (1.5, 1.0)) for momentum in range(len(letters)))
-    gaussian = "".join(f"{letter} 1\n1.5 1\n" for letter in letters)
-    nwchem = "".join(f"I {letter.lower()} # a comment\n1.5 1\n" for letter in letters)
-    terms = [(power, 0.5 + power, -power - 1.0) for power in (4, 0, 2, 1, 3)]
-    expected = tuple(((0.5 + power, -power - 1.0),) for power in range(5))
-    rows = "".join(f"{power} {exponent} {coefficient}\n" for power, exponent, coefficient in terms)
-    one = "2 7.0 1.0\n"
-    texts = (
-        f"cartesian\n****\nI 0\n{gaussian}****\n\ncartesian\n****\nI 0\nI-ECP 1 28\np\n5\n{rows}s-p\n1\n{one}",
-        f"BASIS CARTESIAN\n{nwchem}END\nECP\nI nelec 28\nI S\n{one}I ul\n{rows}END\n",
-    )
-    for text in (*texts, texts[0].replace("cartesian", "Spherical")):
-        found = parse_basis_file("mine", text)["I"]
-        assert found.shells == shells
-        assert found.ecp == (28, ((-1, expected), (0, ((), (), ((7.0, 1.0),)))))
-        assert found.ecp_source == found.source
-
-
-# --- parts ----------------------------------------------------------------------------------------
-
-
 # --- several molecules ----------------------------------------------------------------------------
 
 SETS = {"H": "6-31g", "Li": "sto-3g", "O": "3-21g"}
@@ -243,32 +212,7 @@ def test_a_stored_species_has_its_part_of_the_basis(species_files: Path) -> None
         react(lih="other/lih.h5")
 
 
-# --- fragments ------------------------------------------------------------------------------------
-
-PAIR = "O 0 0 0; H 0 0.76 0.59; H 0 -0.76 0.59; N 0 0.1 3.4; H 0.94 0 3.8; H -0.5 0.8 3.8; H -0.5 -.8 3.8"
-
-
-@pytest.mark.slow
-def test_fragments_by_bonds_are_those_by_hand_and_keep_their_sets() -> None:
-    pair = molecule(PAIR)
-    assert bonded_parts(pair) == [(0, 1, 2), (3, 4, 5, 6)]
-    basis = "sto-3g,4=6-31g"
-    found = dfmp2.interaction(pair, basis, fragments="auto", **TIGHT)
-    by_hand = dfmp2.interaction(pair, basis, fragments="1-3,4-7", **TIGHT)
-    for name, value in by_hand.values.items():
-        if name.endswith("_interaction_energy"):
-            assert found.values[name].value == pytest.approx(value.value, abs=1e-10)
-    assert any("atoms 4-7, H3N" in note for note in found.notes)
-    assert any("sum of covalent radii" in note for note in found.notes)
-    alone = found.runs["fragment-2-alone"]
-    assert alone.orbital_basis.elements["N1"].name == "6-31g"
-    # A ghost keeps the set of its atom: the functions are those of the complex.
-    ghosts = found.runs["fragment-1-in-complex"]
-    assert ghosts.sizes.nao == found.runs["complex"].sizes.nao
-    assert ghosts.orbital_basis.elements["N4"].name == "6-31g"
-
-
-# --- files of results -----------------------------------------------------------------------------
+# --- other programs and slopes ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -292,7 +236,3 @@ def test_a_gradient_with_sets_of_atoms_is_the_slope_of_the_energy() -> None:
         moved = replace(moved, coordinates=places)
         energies.append(dfmp2.run(moved, basis, **TIGHT).total_energy)
     assert found[2, 1] == pytest.approx((energies[0] - energies[1]) / (2 * step), abs=2e-6)
-
-
-def test_one_name_is_resolved_as_before() -> None:
-    assert orbital_basis("cc-pvdz", molecule(WATER)) == resolve_orbital("cc-pvdz", ["O", "H"])

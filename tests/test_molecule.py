@@ -1,42 +1,22 @@
-"""Molecules, elements, units and frozen cores against PySCF, Psi4, ORCA's manual, CODATA and Hill's
-rules."""
+"""Molecules and units against PySCF, CODATA and formulas written out.
+
+Elements, formulas and frozen cores, against PySCF, Psi4, ASE and ORCA's manual, are in the session
+elements-and-cores.
+"""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import gto
-from pyscf.data import elements as pyscf_elements
-from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
 from dfmp2.molecule import elements, point_charges
-from dfmp2.molecule.elements import (
-    COVALENT,
-    MASSES,
-    SYMBOLS,
-    atomic_number,
-    bond_orders,
-    bonds,
-    element_symbol,
-    fills_inner_shell,
-    internal_coordinate,
-    mass,
-    radius,
-)
-from dfmp2.molecule.frozen_core import FrozenCore, count_core, frozen_core_count
 from dfmp2.molecule.molecule import Molecule, nuclear_repulsion
 from dfmp2.units import (
-    ANGSTROM_PER_BOHR,
     BOHR_PER_ANGSTROM,
-    EV_PER_HARTREE,
-    KCAL_PER_MOL_PER_HARTREE,
-    KJ_PER_MOL_PER_HARTREE,
 )
 from tests.recorded import recorded_error
 
@@ -45,100 +25,6 @@ WATER = [[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]  #
 
 def water(**changes: Any) -> Molecule:
     return Molecule(**{"symbols": ("O", "H", "H"), "coordinates": np.array(WATER), **changes})
-
-
-def test_symbols_are_pyscfs() -> None:
-    assert list(SYMBOLS) == pyscf_elements.ELEMENTS[1:119]
-    for number, symbol in enumerate(SYMBOLS, start=1):
-        assert atomic_number(symbol.upper()) == atomic_number(symbol.lower()) == number
-        assert element_symbol(number) == symbol
-
-
-def test_masses_and_radii_are_those_of_other_tables() -> None:
-    """Masses of the most abundant isotopes from QCElemental, radii of Cordero et al. from ASE."""
-    qcelemental = pytest.importorskip("qcelemental")
-    masses = [float(qcelemental.periodictable.to_mass(symbol)) for symbol in SYMBOLS[:-1]]
-    assert [mass(symbol) for symbol in SYMBOLS[:-1]] == pytest.approx(masses, abs=1e-5)
-    assert len(MASSES) == 117
-    with recorded_error(InputError):
-        mass("Og")
-    radii = pytest.importorskip("ase.data").covalent_radii[1:97]
-    assert [radius(symbol) for symbol in SYMBOLS[:96]] == pytest.approx(list(radii))
-    assert len(COVALENT) == 96 and {radius(symbol) for symbol in SYMBOLS[96:]} == {1.69}
-
-
-def test_elements_whose_inner_shells_are_filled() -> None:
-    """Elements Sc to Zn, Y to Cd, La to Hg, and all from Ac on."""
-    filling = {symbol for symbol in SYMBOLS if fills_inner_shell(symbol)}
-    for first, last in (("Sc", "Zn"), ("Y", "Cd"), ("La", "Hg"), ("Ac", "Og")):
-        for number in range(atomic_number(first), atomic_number(last) + 1):
-            filling.remove(element_symbol(number))
-    assert not filling
-
-
-def test_bonds_are_within_a_quarter_more_than_the_radii() -> None:
-    """C 0.76, O 0.66, H 0.31, Cl 1.02 angstrom, just within and just beyond; ghosts have none."""
-    symbols = ("O", "C", "H", "Cl", "H")
-    places = np.array(
-        [[0, 0, 0], [1.77, 0, 0], [1.77, 1.33, 0], [1.77, 0, -2.22], [-0.72, 0.72, 0.7]]
-    )
-    no_ghosts = (False,) * 5
-    assert bonds(symbols, places, no_ghosts) == [(0, 1), (1, 2), (1, 3)]
-    assert bonds(symbols, places, (False, True, False, False, False)) == []
-    nearer = places * [1, 0.99, 1.01]
-    nearer[4] *= 0.97
-    assert bonds(symbols, nearer, no_ghosts) == [(0, 1), (0, 4), (1, 2)]
-    orders = bond_orders(symbols, places, (False, False, False, True, False))
-    reach = {"O": 0.66, "C": 0.76, "H": 0.31}
-    expected: dict[tuple[str, str], float] = {}
-    for i, j in ((0, 1), (0, 2), (0, 4), (1, 2), (1, 4), (2, 4)):
-        far = float(np.linalg.norm(places[i] - places[j]))
-        order = 10 ** ((reach[symbols[i]] + reach[symbols[j]] - far) / 0.71)
-        first, second = sorted((symbols[i], symbols[j]))
-        if order > 0.02:
-            expected[first, second] = expected.get((first, second), 0.0) + order
-    assert orders == pytest.approx(expected) and len(expected) == 3
-
-
-def test_internal_coordinates_have_their_signs() -> None:
-    """Dihedrals follow IUPAC: clockwise from the first to the fourth is positive."""
-    points = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 2.0], [0.5, 0.5, 2.7]])
-    # Seen from the second along z, x lies to the right of y only where z points away from the eye.
-    asked = (points[[0, 2]], points[:3], points[1:], points, points * [-1, 1, 1])
-    assert [internal_coordinate(one) for one in asked] == pytest.approx(
-        [5**0.5, np.pi / 2, np.pi - np.arctan2(0.5**0.5, 0.7), -np.pi / 4, np.pi / 4]
-    )
-
-
-def test_factors() -> None:
-    assert ANGSTROM_PER_BOHR == pyscf_parameters.BOHR
-    # CODATA 2018: Eh/J, exact N_A; thermochemical calorie; Eh/eV = (Eh/J) / (e/C)
-    assert (
-        pytest.approx(4.3597447222071e-18 * 6.02214076e23 / 1000, rel=1e-13)
-        == KJ_PER_MOL_PER_HARTREE
-    )
-    assert pytest.approx(627.5094740631, rel=1e-12) == KCAL_PER_MOL_PER_HARTREE
-    assert pytest.approx(4.3597447222071e-18 / 1.602176634e-19, rel=1e-12) == EV_PER_HARTREE
-
-
-def test_coordinates_are_pyscfs_to_the_last_bit() -> None:
-    angstrom = np.array([[0.3, 1.234567, -7.7777], [-0.757211, 2.2, 9.1], [33.3, 0.1, 1e-7]])
-    atoms = list(zip(("He", "Ne", "Ar"), angstrom.tolist(), strict=True))
-    mol = gto.M(atom=atoms, basis="sto-3g", verbose=0)
-    ours = Molecule(("He", "Ne", "Ar"), angstrom * BOHR_PER_ANGSTROM)
-    assert np.array_equal(ours.coordinates, mol.atom_coords())
-    assert nuclear_repulsion(ours, {}) == pytest.approx(mol.energy_nuc(), abs=1e-12)
-
-
-def test_nuclear_repulsion_with_core_potential_and_ghost() -> None:
-    # Psi4 tests/dfmp2-ecp: Ne and Xe 3 angstrom apart, 28 electrons of Xe in the potential:
-    # 45.862024925 Eh (with 0.52917721067 angstrom per bohr, 5e-10 smaller than ours).
-    points = [[0.0, 0.0, 0.0], [0.0, 0.0, 3.0 * BOHR_PER_ANGSTROM]]
-    dimer = Molecule(("Ne", "Xe"), np.array(points))
-    ghosted = Molecule(("Ne", "Xe"), np.array(points), ghost=(True, False))
-    repulsion = [nuclear_repulsion(one, {"Xe": 28}) for one in (dimer, ghosted)]
-    assert repulsion == pytest.approx([45.862024925, 0.0], abs=1e-7)
-    assert [one.check_electrons({"Xe": 28}) for one in (dimer, ghosted)] == [(18, 18), (13, 13)]
 
 
 def test_nuclear_repulsion_over_several_blocks() -> None:
@@ -171,20 +57,6 @@ def test_neighbours_do_not_depend_on_how_many_atoms_are_taken_at_a_time(
     np.testing.assert_allclose(length, ratio.min(axis=1), rtol=1e-13)
 
 
-def test_coordinates_are_a_read_only_copy() -> None:
-    """Those of a molecule that another process made, or a deep copy, too."""
-    given = np.array(WATER)
-    made = water(coordinates=given, name="a", source="a.xyz", text="x").in_field([[0, 0, 5, 0.5]])
-    given[0, 0] = 99.0
-    for molecule in (made, pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
-        assert molecule == made
-        assert (molecule.name, molecule.source, molecule.text) == ("a", "a.xyz", "x")
-        for array in (molecule.coordinates, molecule.point_charges):
-            with pytest.raises(ValueError, match="read-only"):
-                array[0, 0] = 1.0
-    assert made.coordinates[0, 0] == 0.0
-
-
 def test_distance_limit_in_every_direction() -> None:
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(60, 3))
@@ -209,89 +81,6 @@ def test_ten_thousand_atoms_take_no_time() -> None:
     with recorded_error(InputError):
         Molecule(("H",) * 10_000, np.zeros((10_000, 3)))
     assert time.thread_time() - start < 2.0
-
-
-# --- frozen cores ---------------------------------------------------------------------------------
-
-
-# ORCA 6.0 manual, "Frozen Core Options", default number of frozen core ELECTRONS, row by row.
-ORCA_ELECTRONS = {
-    "H He Li Be": 0,
-    "B C N O F Ne Na Mg": 2,
-    "Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn": 10,
-    "Ga Ge As Se Br Kr Rb Sr": 18,
-    "Y Zr Nb Mo Tc Ru Rh Pd Ag Cd": 28,
-    "In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb": 36,
-    "Lu Hf Ta W Re Os Ir Pt Au Hg": 46,
-    "Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr": 68,
-    "Rf Db Sg Bh Hs Mt Ds Rg Cn": 100,
-}
-
-
-def chain(*symbols: str, charge: int = 0, ghost: tuple[bool, ...] = ()) -> Molecule:
-    """Atoms 6 bohr apart."""
-    points = np.arange(float(len(symbols)))[:, None] * np.array([[0.0, 0.0, 6.0]])
-    return Molecule(symbols, points, ghost, charge)
-
-
-def count(molecule: Molecule, dialect: str, ecp: dict[str, int] | None = None) -> FrozenCore:
-    electrons = molecule.electrons(ecp or {})
-    return frozen_core_count(molecule, dialect, ecp or {}, (electrons + 1) // 2, electrons // 2)
-
-
-def test_tables_are_those_of_the_programs() -> None:
-    """PySCF's own; ORCA's manual; Psi4: the previous noble gas (also for a noble gas), and 14 f
-    electrons from Hf on."""
-    assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[
-        1:119
-    ]
-    orca = {
-        symbol: electrons // 2
-        for row, electrons in ORCA_ELECTRONS.items()
-        for symbol in row.split()
-    }
-    assert len(orca) == 112 and {symbol: count_core(symbol, "orca", 0) for symbol in orca} == orca
-    psi4 = {"H "
-            "He": 0, "Li Be B Ne": 1, "Na Mg Al Ar": 5, "K Ca Sc Zn Ga Kr": 9, "Rb Sr Ag I Xe": 18,
-            "Cs Ba La Lu": 27, "Hf Au Hg Tl Rn": 34, "Fr Ac Lr": 43, "Rf Cn Og": 50}  # fmt: skip
-    assert {row: {count_core(symbol, "psi4", 0) for symbol in row.split()} for row in psi4} == {
-        row: {orbitals} for row, orbitals in psi4.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("atoms", "ecp", "charge"),
-    [("Na Cl", {}, 0), ("I H", {"I": 28}, 0), ("Rb F", {"Rb": 28}, 0), ("Fe", {}, 2)],
-)
-def test_pyscf_dialect_is_chemcore(atoms: str, ecp: dict[str, int], charge: int) -> None:
-    molecule = chain(*atoms.split(), charge=charge)
-    geometry = list(zip(molecule.symbols, molecule.coordinates.tolist(), strict=True))
-    mol = gto.M(
-        atom=geometry,
-        basis={symbol: [[0, [1.0, 1.0]]] for symbol in molecule.symbols},
-        ecp={
-            symbol: [electrons, [[-1, [[], [], [[1.0, 0.0]]]]]] for symbol, electrons in ecp.items()
-        },
-        charge=charge,
-        spin=None,
-        unit="bohr",
-        verbose=0,
-    )
-    assert count(molecule, "pyscf", ecp).orbitals == pyscf_elements.chemcore(mol)
-
-
-def test_psi4_suite() -> None:
-    # tests/dfmp2-ecp: "[He] electrons on Ne frozen, [Kr] electrons on Xe frozen"; SbH3 nfrzc 4 of
-    # 13 occupied
-    both = count(chain("Ne", "Xe"), "psi4", {"Xe": 28})
-    assert both == FrozenCore(1 + 4, "psi4", (("Ne", 1), ("Xe", 4)))
-    assert count(chain("Ne", "Xe", ghost=(True, False)), "psi4", {"Xe": 28}).orbitals == 4
-    assert count(chain("Ne", "Xe", ghost=(False, True)), "psi4", {"Xe": 28}).orbitals == 1
-    sbh3 = chain("Sb", "H", "H", "H")
-    assert sbh3.check_electrons({"Sb": 28}) == (13, 13)
-    assert count(sbh3, "psi4", {"Sb": 28}).orbitals == 4
-    # tests/dfmp2-fc: Kr2, freeze_core 1 is the previous noble gas
-    assert count(chain("Kr", "Kr"), "psi4").orbitals == 18
 
 
 @pytest.mark.parametrize("block", [1, 4, 7, 10**6])

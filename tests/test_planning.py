@@ -41,6 +41,7 @@ MEGABYTE = 10**6
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)  # of the file by which a folder is measured
 
 
 @pytest.fixture
@@ -156,7 +157,9 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
 # --- the command, and a run against its plan ------------------------------------------------------
 
 
-def fixed_rates(monkeypatch, calls):
+def test_plan_command_measures_once(monkeypatch, capsys):
+    calls = []
+
     def measure(backend, count):
         calls.append((backend.name, count))
         found = Rates(date="2026-11-22T12:00:00+00:00")
@@ -164,11 +167,6 @@ def fixed_rates(monkeypatch, calls):
         return found
 
     monkeypatch.setattr(rates, "measure_rates", measure)
-
-
-def test_plan_command_measures_once(monkeypatch, capsys):
-    calls = []
-    fixed_rates(monkeypatch, calls)
     arguments = ["plan", "inputs/h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json"]
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["fits"] is True
@@ -190,32 +188,25 @@ def test_files_have_the_planned_size(measured, tmp_path):
 
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
-    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
-    command = [
-        "plan",
-        str(INPUTS / "h2o.xyz"),
-        "--basis",
-        "cc-pvdz",
-        "--threads",
-        "1",
-        "--scratch",
-        str(tmp_path),
-    ]
-    assert main(command) == 0
-    assert "traffic:" not in capsys.readouterr().out
+
+    def planned(*more):
+        molecule = str(INPUTS / "h2o.xyz")
+        options = ("--basis", "cc-pvdz", "--threads", "1", "--scratch", str(tmp_path))
+        assert main(["plan", molecule, *options, *more]) == 0
+        return capsys.readouterr().out
+
+    assert "traffic:" not in planned()
     assert rates.load_disk(tmp_path) is None
     set_variant(monkeypatch, disk=True)
-    assert main([*command, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)["scratch"]
+    facts = json.loads(planned("--json"))["scratch"]
     assert facts["rates"] == "measured on this host"
     assert facts["read_bytes"] > facts["written_bytes"] > 0
     assert rates.load_disk(tmp_path).read == facts["bytes_per_second"]["read"]
     assert rates.load_disk(tmp_path).cached > 1e7
-    assert main([*command, "--memory", "200MB"]) == 0  # far less than is free
-    assert "it stays in the system's memory" in capsys.readouterr().out
+    # 200 MB are far less than is free
+    assert "it stays in the system's memory" in planned("--memory", "200MB")
     monkeypatch.setattr(planning.resources, "available_memory", lambda: 0)
-    assert main([*command, "--memory", "200MB"]) == 0
-    said = capsys.readouterr().out
+    said = planned("--memory", "200MB")
     assert " written at " in said and "no memory free for it" in said
 
 
@@ -253,7 +244,6 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
 ) -> None:
     """Down to the byte: the size written, and the space left free beside it; another disk does not
     matter. Two plans of one process may differ by what earlier runs left in memory."""
-    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     monkeypatch.setattr(planning, "_program", None)
     monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda: 10**8)
     radical = MOLECULES["methanol radical in a field"]
@@ -274,11 +264,23 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
     assert outlook.change == disk.removeprefix("--") and "does not fit" in repr(outlook)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_the_least_memory_of_a_plan_suffices_for_the_run(tmp_path: Path) -> None:
     """The process of a run has loaded more than that of its plan when it checks memory, most with a
     functional."""
-    options = ("--basis", "6-31g", "--threads", "1", "--method", "ks", "--xc", "pbe")
+    options = (
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+        "--method",
+        "ks",
+        "--xc",
+        "pbe",
+        "--grid",
+        "0",
+    )
     command = (str(INPUTS / "nh2.xyz"), *options)
     planned = succeed(run_command("plan", *command, "--json", cwd=tmp_path))
     least = -(-planned.json["memory_bytes"]["least"] // 10**6)

@@ -3,14 +3,13 @@ results."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,16 +17,12 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError
 from dfmp2.interop.studies import StudyKeywords
 from dfmp2.options import Keywords, MoleculeKeywords, Options
 from dfmp2.options.methods import method_names
-from tests.conftest import Stored
-from tests.recorded import recorded_error
 
 ROOT = Path(__file__).parent.parent
 WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
-HELIUMS = "He 0 0 0; He 0 0 2.9"
 SMALL: dict[str, Any] = {"threads": 1, "precision": "fp64"}
 
 
@@ -99,10 +94,6 @@ def test_mypy_finds_the_mistakes_of_a_user() -> None:
 Call = Callable[[], Any]
 
 
-def _water() -> dfmp2.Molecule:
-    return dfmp2.Molecule.from_string(WATER)
-
-
 def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     """Through a run, with a checkpoint, and through ASE; a listener also gets it in Python
     terms."""
@@ -128,81 +119,7 @@ def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     here(atoms.get_potential_energy)
 
 
-# --- molecules ------------------------------------------------------------------------------------
-
-
-def test_molecules_of_qcelemental_are_read() -> None:
-    given = dfmp2.Molecule.from_string(WATER, charge=1, multiplicity=2)
-    document = {
-        "symbols": list(given.symbols),
-        "geometry": given.coordinates.ravel().tolist(),
-        "molecular_charge": 1,
-        "molecular_multiplicity": 2,
-    }
-    models = pytest.importorskip("qcelemental").models
-    for room in (models.v1, models.v2):  # which round to 8 decimals
-        one = dfmp2.Molecule.from_qcschema(room.Molecule(**document))
-        np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
-        assert (one.symbols, one.charge, one.multiplicity) == (given.symbols, 1, 2)
-
-
-# --- functions beside run -------------------------------------------------------------------------
-
-
-def test_workers_share_the_runs_of_a_study() -> None:
-    """Each run is bitwise that of a study without workers."""
-    helium = dfmp2.Molecule.from_string(HELIUMS)
-    alone = dfmp2.interaction(helium, "6-31g", "1,2", **SMALL)
-    shared = dfmp2.interaction(helium, "6-31g", "1,2", **SMALL, workers=2)
-    assert list(shared.runs) == list(alone.runs)
-    assert shared.values == alone.values
-
-
-def test_available_backends_can_be_asked_for() -> None:
-    found = dfmp2.available_backends()
-    assert "cpu" in found and "auto" not in found
-    for name in ("cuda", "nki"):
-        try:
-            dfmp2.run(_water(), "sto-3g", backend=name, **SMALL)  # type: ignore[arg-type]
-        except dfmp2.BackendUnavailable:
-            assert name not in found
-        else:
-            assert name in found
-
-
-def test_only_public_names_are_offered() -> None:
-    assert all(getattr(dfmp2, name) is not None for name in dir(dfmp2))
-    assert not [name for name in dir(dfmp2) if name.startswith("_") and name != "__version__"]
-    assert {*dfmp2.__all__, "__version__"} == set(dir(dfmp2))
-    kinds = {
-        name
-        for name, kind in vars(dfmp2.errors).items()
-        if inspect.isclass(kind) and issubclass(kind, Exception)
-    }
-    assert kinds <= set(dir(dfmp2)) and {"Listener", "Study", "Unfinished"} <= set(dir(dfmp2))
-    typed = ast.parse((ROOT / "dfmp2" / "__init__.py").read_text())
-    imported = {
-        alias.name
-        for node in ast.walk(typed)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert imported - {"annotations", "import_module"} == set(dfmp2.__all__)
-    assert (ROOT / "dfmp2" / "py.typed").exists() and '"py.typed"' in (
-        ROOT / "pyproject.toml"
-    ).read_text()
-    with recorded_error(AttributeError) as missing:
-        dfmp2.rum  # type: ignore[attr-defined] # noqa: B018
-    assert missing.value.name == "rum"
-
-
-# --- results --------------------------------------------------------------------------------------
-
-
-def test_without_pandas_it_is_named(water: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with recorded_error(InputError):
-        dfmp2.read(water.path).to_dataframe()
+# --- modules and keywords --------------------------------------------------------------------------
 
 
 def test_importing_loads_neither_pyscf_nor_numpy() -> None:
@@ -229,14 +146,3 @@ def test_keywords_of_studies_do_not_hide_parameters() -> None:
         own = set(inspect.signature(getattr(dfmp2, name)).parameters) - {"options"}
         assert not own & set(StudyKeywords.__annotations__), name
     assert set(MoleculeKeywords.__annotations__) <= set(StudyKeywords.__annotations__)
-
-
-def test_results_are_equal_by_their_content(water, radical):
-    """Reading a file twice gives equal results; one bit of one pair makes a difference."""
-    first, second = dfmp2.read(water.path), dfmp2.read(water.path)
-    assert first is not second and first == second and hash(first) == hash(second)
-    assert first != dfmp2.read(radical.path) and first != "a result"
-    pairs = first.pairs.opposite_spin.copy()
-    pairs[0, 1] = np.nextafter(pairs[0, 1], 1)
-    other = replace(first, pairs=replace(first.pairs, opposite_spin=pairs))
-    assert other != first and other == replace(other)

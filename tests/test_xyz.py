@@ -1,12 +1,10 @@
-"""The xyz reader: geometry against PySCF, files that are none or too large, and arbitrary text.
+"""The xyz reader: geometry against PySCF, a file that is too large, and arbitrary text.
 
-Spellings, comments and refusals are in the session xyz-texts."""
+Spellings, comments, limits and refusals are in the session xyz-texts."""
 
 from __future__ import annotations
 
-import io
 import re
-import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -20,10 +18,7 @@ from pyscf import gto
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.elements import SYMBOLS
-from dfmp2.molecule.files import _charges
-from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz, write_xyz
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz
 from tests.recorded import recorded_error
 
 WATER = """3
@@ -52,38 +47,7 @@ def test_water_is_pyscfs_to_the_last_bit() -> None:
     assert (found.charge_from, found.multiplicity_from) == ("default", "default")
 
 
-def test_read_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WATER.encode())))
-    found = read_xyz("-", charge=1, multiplicity=2)
-    assert (found.molecule.name, found.molecule.source, found.charge_from) == (
-        "stdin",
-        "stdin",
-        "option",
-    )
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n\nO 0 0 zero\n")))
-    with recorded_error(InputError):
-        read_xyz("-")
-    monkeypatch.setattr(sys, "stdin", None)
-    with recorded_error(InputError):
-        read_xyz("-")
-
-
-def test_not_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with recorded_error(InputError) as caught:
-        read_xyz(tmp_path / "w.xyz" / "\0")
-    assert caught.value.file == str(tmp_path / "w.xyz" / "\0")
-
-    def deny(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    locked = tmp_path / "locked.xyz"
-    locked.write_text(WATER)
-    monkeypatch.setattr("builtins.open", deny)
-    with recorded_error(InputError):
-        read_xyz(locked)
-
-
-def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large(tmp_path: Path) -> None:
     path = tmp_path / "big.xyz"
     with open(path, "wb") as stream:
         stream.truncate(MAX_BYTES + 1)  # sparse: takes no disk space
@@ -92,23 +56,6 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_xyz(path)
     assert tracemalloc.get_traced_memory()[1] < 10**6  # refused before reading
     tracemalloc.stop()
-    monkeypatch.setattr("dfmp2.molecule.xyz.MAX_BYTES", 100)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1" * 101)))
-    with recorded_error(InputError):
-        read_xyz("-")
-
-
-def test_write_is_read_by_pyscf_and_by_us() -> None:
-    points = np.array([[0.1, -0.2, 0.3], [1234.5678901234, 0.0, -9999.0], [0.0, 2.0, 1 / 3]])
-    molecule = Molecule(("O", "Cl", "H"), points, (False, False, True), charge=-1, multiplicity=3)
-    text = write_xyz(molecule)
-    again = parse(text)
-    assert again.molecule.labels == molecule.labels
-    assert (again.molecule.charge, again.molecule.multiplicity) == (-1, 3)
-    assert np.abs(again.molecule.coordinates - points).max() < 1e-11
-    plain = Molecule(("O", "H"), points[::2] * BOHR_PER_ANGSTROM)
-    mol = gto.M(atom=re.sub(r"\A.*\n.*\n", "", write_xyz(plain)), basis="sto-3g", spin=1, verbose=0)
-    assert mol.atom_coords() == pytest.approx(plain.coordinates, abs=1e-11)
 
 
 # --- arbitrary input: a molecule or an InputError, within a second, nothing else ------------------
@@ -207,19 +154,3 @@ def test_arbitrary_text(text: str) -> None:
 )
 def test_pathological_text_is_refused_or_read_quickly(text: str) -> None:
     check(text)
-
-
-def test_a_file_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Atoms, frames and point charges are taken up to their limit, and one more is refused."""
-    limits = "dfmp2.molecule.xyz"
-    charges = "0 0 9 0.1\n# between them\n0 0 8 0.2\n"
-    monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 2)
-    assert np.shape(_charges(charges)) == (2, 4)
-    monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 1)
-    for wrong in (charges, "0 0 9 0.1 0", "0 0 9", f"0 0 9 0.1 #{'-' * 5000}"):
-        with recorded_error(InputError):
-            _charges(wrong)
-    monkeypatch.setattr(f"{limits}.MAX_ATOMS", 2)
-    assert parse_xyz("2\n\nH 0 0 0\nH 0 0 0.74\n", file="x").molecule.natom == 2
-    with pytest.raises(InputError):
-        parse_xyz("3\n\nH 0 0 0\nH 0 0 1\nH 0 0 2\n", file="x")

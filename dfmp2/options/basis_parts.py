@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import shortened
 
 FILE_ENDINGS = (".gbs", ".gbf", ".g94", ".nw", ".nwchem", ".bas", ".basis", ".dat", ".txt")
 LARGEST_FILE = 50 * 10**6  # bytes; all elements of the largest published set take 2 MB
@@ -89,7 +90,8 @@ def parse_parts(text: str) -> BasisParts:
         key, equals, value = (part.strip() for part in piece.partition("="))
         if not piece or (equals and not (key and value)):
             raise InputError(
-                Option("basis", text), f": part {piece!r} is empty: expected parts as in {EXAMPLE}"
+                Option("basis", text),
+                f": part {shortened(piece)!r} is empty: expected parts as in {EXAMPLE}",
             )
         if equals:
             if key.isdigit() and not NUMBER.fullmatch(key):
@@ -100,14 +102,16 @@ def parse_parts(text: str) -> BasisParts:
             if key.isdigit():
                 key = str(int(key))
             if key.lower() in (known.lower() for known in special):
-                raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
+                raise InputError(
+                    Option("basis", text), f": {shortened(key)} is given twice: leave one out"
+                )
             special[key] = value
             continue
         if default:
             raise InputError(
                 Option("basis", text),
-                f": {default} and {piece} are both for all atoms: say which element or atom one of "
-                f"them is for, as in {EXAMPLE}",
+                f": {shortened(default)} and {shortened(piece)} are both for all atoms: say which "
+                f"element or atom one of them is for, as in {EXAMPLE}",
             )
         default = piece
     return BasisParts(default, special)

@@ -122,6 +122,9 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
             raise ConvergenceError(
                 "the mean field is not converged: run it to convergence first (conv_tol=1e-10)"
             )
+        for name in ("mo_coeff", "mo_energy", "mo_occ"):
+            if getattr(mf, name) is None:
+                raise InputError(f"the mean field has no {name}: run it again, as in mf.kernel()")
         _require_whole_occupations(mf, kind)
         molecule = from_pyscf(mole, "python: PySCF mean field").in_field(_point_charges(mf))
         orbital = _basis("orbital", mole, mole.basis, mole._ecp)
