@@ -155,26 +155,34 @@ def prices():
     }
 
 
+EDGE = 4  # occupied orbitals of a block whose instructions are counted, instead of 16
+
+
 @pytest.fixture(scope="module")
-def traced(prices):
-    """The trace of the first part of the plain kernel on trn1."""
-    return trace_of(prices["trn1", "plain"].parts[0][0])
+def block():
+    """Pairs of different orbitals by the plain kernel on trn1, at the medium shape: the call, the
+    busy engines, the trace."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "EDGE", EDGE)
+        call, engines = catalogue.best(K3, SHAPES["medium"], TRN1, "plain").parts[0]
+    return call, engines, trace_of(call)
 
 
-def test_cycles_per_pair_of_the_plain_kernel(prices, traced):
+def test_cycles_per_pair_of_the_plain_kernel(block):
     """From the layout: row tiles x slices x 4 N columns, U transposed columns, 5 U elementwise, 8
     statements."""
-    _, engines = prices["trn1", "plain"].parts[0]
-    assert engines.tensor * 2.8 / 256 == pytest.approx(86_016 + 4_096)
-    assert engines.vector * 1.12 / 256 == pytest.approx(5 * 1024 + 9 * 100)
+    _, engines, traced = block
+    pairs = EDGE**2
+    assert engines.tensor * 2.8 / pairs == pytest.approx(86_016 + 4_096)
+    assert engines.vector * 1.12 / pairs == pytest.approx(5 * 1024 + 9 * 100)
     names = [one.name for one in traced.instructions]
-    assert names.count("nc_matmul") == 256 * 59
-    assert names.count("tensor_tensor") == 256 * 6 and names.count("tensor_scalar") == 256 * 3
-    copies = 16 * (6_144 + 4 * 64) + 1_024 + 64  # out of staging tiles
+    assert names.count("nc_matmul") == pairs * 59
+    assert names.count("tensor_tensor") == pairs * 6 and names.count("tensor_scalar") == pairs * 3
+    copies = EDGE * (6_144 + 4 * 64) + 1_024 + 64  # out of staging tiles
     scalar = 1_024 + 768 + 64 + 11 * 64 + 3 * 1_024 + 24 * 128
-    assert (engines.scalar * 1.4 - copies) / 256 == pytest.approx(scalar, rel=1e-3)
+    assert (engines.scalar * 1.4 - copies) / pairs == pytest.approx(scalar, rel=1e-3)
     scalar_statements = sum(one.engine == "scalar" for one in traced.instructions)
-    assert scalar_statements == pytest.approx(256 * (11 + 24) + 16 * 4 + 1, abs=4)
+    assert scalar_statements == pytest.approx(pairs * (11 + 24) + EDGE * 4 + 1, abs=4)
 
 
 def test_predicted_times(prices):
@@ -252,16 +260,16 @@ def test_memory_is_estimated_without_running_the_kernel(nvir, naux):
     assert counted - 1_000 <= layout.sbuf_bytes(*padded, held) <= counted + 20_000
 
 
-def test_traffic_of_the_medium_shape(prices, traced):
-    call, engines = prices["trn1", "plain"].parts[0]
-    # Off-diagonal block: 16 rows of B_i, 16 columns per round of the residents, less those kept at
-    # the turning points.
-    turns = 16 // call.arguments["sizes"][2]
-    loads = 16 + turns * 16 - (turns - 1)
-    tables = 4 * 128 * (1024 + 512 + 128)
+def test_traffic_of_the_medium_shape(block):
+    call, engines, traced = block
+    # EDGE rows of B_i, EDGE columns per round of the residents, less those kept at the turning
+    # points.
+    turns = EDGE // call.arguments["sizes"][2]
+    loads = EDGE + turns * EDGE - (turns - 1)
+    tables = 4 * 128 * (1024 + 2 * EDGE**2 + 128)
     read = sum(one.bytes for one in traced.instructions if "hbm" in one.reads)
     assert engines.read == loads * 1536 * 512 * 4 + tables == read
-    assert engines.written == 256 * 24 * 128 * 4
+    assert engines.written == EDGE**2 * 24 * 128 * 4
 
 
 def test_residents_are_planned_for_the_memory_of_each_chip(prices):
