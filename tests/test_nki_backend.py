@@ -86,7 +86,9 @@ def test_molecule_equals_pyscf(monkeypatch, name, basis, target):
         ("plain", Tile(8, 10, 0, 2, False)),
     ],
 )
-def test_tiles_that_do_not_follow_the_blocks(variant, tile):
+def test_tiles_that_do_not_follow_the_blocks(monkeypatch, variant, tile):
+    """Of four, four and two orbitals."""
+    monkeypatch.setattr(layout, "EDGE", 4)
     space = fitted(10, 160, 30)
     backend = NkiBackend("nki-interpreter", InterpreterExecutor(), variant)
     operand = backend.put(*space, "mixed")
