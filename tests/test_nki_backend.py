@@ -178,6 +178,7 @@ def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
     monkeypatch.setattr(calls, "KERNEL_FOLDER", tmp_path)
     found = set()
     for name, content in (("a.py", "1"), ("a.py", "2"), ("b.py", "2")):
+        (tmp_path / "a.py").unlink(missing_ok=True)
         (tmp_path / name).write_text(content)
         found.add(source_hash())
     (tmp_path / "notes.txt").write_text("no kernel")
