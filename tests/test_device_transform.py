@@ -14,7 +14,7 @@ from pyscf import gto
 from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedOperand, UntransformedTensor
-from dfmp2.errors import InputError, NumericalError, UnsupportedByBackend
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
@@ -170,17 +170,6 @@ def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
     assert compute("nh2", options, middle) == whole
     with recorded_error(InputError):
         compute("nh2", replace(options, transform="host"), FileCheckpoint(target, states[-1]))
-
-
-def test_what_cannot_run_is_refused_before_the_scf():
-    backend, work = (
-        NkiBackend("k", InterpreterExecutor()),
-        Workload(100, 128, 128, (Spin(9, 9, 90),), "mixed", 100),
-    )
-    with recorded_error(UnsupportedByBackend):
-        plan.require_device(backend, replace(work, spins=()), 10**12)
-    with recorded_error(UnsupportedByBackend):
-        plan.require_device(backend, replace(work, nao=2000), 10**12)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from pyscf import df, gto
 
 import dfmp2
 from dfmp2.backends import fused, tiling, transfers
@@ -36,11 +35,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.planning import devices, memory, rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.jk import JKFitting
-from dfmp2.scf.jk_on_device import DeviceIntegrals
 from tests import stand_in_triton
 from tests.conftest import MOLECULES
-from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -143,39 +139,34 @@ def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
 
 
 def compare_fused(nvir, right, precision):
-    """The kernel against the definition; Triton must have been imported with its interpreter."""
-    card = backend()
-    card._fused = True
-    space = fitted(5, nvir, 20)
-    other = space
-    if right != nvir:
-        other = fitted(4, right, 20, seed=3)
-    left = card.put(*space, precision)
-    far = left
-    if other is not space:
-        far = card.put(*other, precision)
+    """The kernel against plain PyTorch in float64; Triton must have been imported with its
+    interpreter."""
+    spaces = [fitted(5, nvir, 20)]
+    tiles = [Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)]
+    if right == nvir:
+        tiles.append(Tile(0, 5, 0, 5, True))
+    else:
+        spaces.append(fitted(4, right, 20, seed=3))
+    fuse, plain = backend(), backend()
+    fuse._fused = True
+    some = [fuse.put(*space, precision) for space in spaces]
+    exact = [plain.put(*space, "fp64") for space in spaces]
     tolerance = {"fp64": 1e-13, "mixed": 3e-6}[precision]
-    direct, exchange = oracle(space, other)
-    faint = 3e-4 * tolerance * abs(direct).max()  # for pairs whose integrals cancel
-    for tile in (Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)):
-        terms = card.pair_terms(left, far, tile)
-        place = np.s_[tile.i0 : tile.i1, tile.j0 : tile.j1]
-        np.testing.assert_allclose(terms.direct, direct[place], rtol=tolerance, atol=faint)
-        if exchange is not None:
-            least = tolerance * abs(exchange).max()
-            np.testing.assert_allclose(terms.exchange, exchange[place], rtol=tolerance, atol=least)
-    if exchange is None:
-        return
-    tile = Tile(0, 5, 0, 5, True)
-    terms = card.pair_terms(left, far, tile)
-    np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=tolerance, atol=faint)
-    damped = card.regularised(1.1).pair_terms(left, far, tile)
-    host = CpuBackend(1).regularised(1.1)
-    operand = host.put(*space, "fp64")
-    expected = host.pair_terms(operand, operand, tile)
-    least = tolerance * abs(expected.exchange).max()
-    np.testing.assert_allclose(damped.direct, expected.direct, rtol=10 * tolerance, atol=10 * faint)
-    np.testing.assert_allclose(damped.exchange, expected.exchange, rtol=10 * tolerance, atol=least)
+    for tile in tiles:
+        found = fuse.pair_terms(some[0], some[-1], tile)
+        assert_terms(found, plain.pair_terms(exact[0], exact[-1], tile), tolerance)
+        found = fuse.regularised(1.1).pair_terms(some[0], some[-1], tile)
+        expected = plain.regularised(1.1).pair_terms(exact[0], exact[-1], tile)
+        assert_terms(found, expected, 10 * tolerance)
+
+
+def assert_terms(found, expected, tolerance):
+    """Require equal terms, with or without exchange."""
+    for ours, theirs in zip(found, expected, strict=True):
+        if theirs is None:
+            assert ours is None
+        else:
+            np.testing.assert_allclose(ours, theirs, tolerance, atol=tolerance * abs(theirs).max())
 
 
 def compare_all_fused():
@@ -235,19 +226,6 @@ def test_a_card_computes_what_the_host_does(sizes, total, kappa, kernel_in_numpy
 # --- precision ------------------------------------------------------------------------------------
 
 
-def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "dfmp2.backends.torch.set_float32_products", lambda torch, tf32: asked.append(tf32)
-    )
-    space = fitted(2, 3, 4)
-    for split in (True, False, True):
-        card = backend(split=split)
-        operand = card.put(*space, "mixed")
-        card.pair_terms(operand, operand, Tile(0, 2, 0, 2, True))
-    assert asked == [True, False, True]
-
-
 def tf32(values):
     """Round as tensor cores round a float32: to 10 bits of fraction."""
     bits = values.view(torch.int32)
@@ -267,19 +245,6 @@ def test_three_products_of_tf32_are_one_of_float32():
     once = tf32(left).double() @ tf32(right).double().T
     assert ((three - exact).abs() / scale).max() < 2.0**-21
     assert ((once - exact).abs() / scale).max() > 2.0**-15
-
-
-def test_both_halves_of_a_number_take_the_bytes_that_are_counted():
-    """One is written over the number itself, on the card, but not on the host."""
-    b, *energies = fitted(4, 5, 6)
-    b = b.astype(np.float32)
-    card = backend(split=True)
-    operand = card.put(b, *energies, "mixed")
-    np.testing.assert_array_equal(operand.b + operand.low, b)
-    assert card.transfers.resident == 8 * b.size
-    there = torch.from_numpy(b)
-    _, low = split_tf32(torch, there)
-    assert low.data_ptr() == there.data_ptr()
 
 
 def test_a_split_pair_step_has_the_energy():
@@ -348,20 +313,6 @@ def test_rows_of_b_pass_through_a_small_card(sizes, precision):
         np.testing.assert_array_equal(ours, theirs)
     assert max(most) <= ROOM * row
     assert card.transfers.uploads > whole.transfers.uploads
-
-
-def test_a_card_without_room_for_a_tile_is_refused():
-    card = small(99, 8 * 30)
-    with recorded_error(ResourceError):
-        card.put(*fitted(20, 5, 6), "fp64")
-
-
-def test_a_card_that_is_full_although_it_had_room_is_an_error_of_ours(monkeypatch):
-    card = backend()
-    full = Mock(side_effect=torch.cuda.OutOfMemoryError)
-    monkeypatch.setattr(card.transfers, "up", full)
-    with recorded_error(ResourceError):
-        card.put(*fitted(4, 5, 6), "mixed")
 
 
 @pytest.mark.parametrize(
@@ -654,32 +605,6 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room, total):
     single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
     assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
     assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()
-
-
-@pytest.mark.parametrize("card", [H100, None], ids=["float64 as fast", "the host"])
-def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
-    """For a doublet, as made by the host; each operator has its own B on the card."""
-    mole = gto.M(atom="N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3", basis="6-31g", spin=1, verbose=0)
-    fitting = df.addons.make_auxmol(mole, "def2-universal-jkfit")
-    orbitals = np.linalg.qr(np.random.default_rng(7).standard_normal((mole.nao, mole.nao)))[0]
-    occupied = [orbitals[:, :5], orbitals[:, 2:6]]
-    progress = []
-    there = DeviceIntegrals(
-        mole, fitting, 1, backend(card), lambda done, total: progress.append(done)
-    )
-    host = JKFitting(mole, fitting, 1)
-    for omega in (None, 0.33):
-        one, other = there, host
-        if omega is not None:
-            one, other = (each.at_long_range(omega) for each in (there, host))
-            assert isinstance(one, DeviceIntegrals) and one.backend is there.backend
-        progress.clear()
-        for found, expected in zip(one.matrices(occupied), other.matrices(occupied), strict=True):
-            np.testing.assert_allclose(found, expected, atol=1e-10)
-        assert progress and one.fields is not None
-        assert (one.threads, one.pairs) == (1, there.pairs)
-        one.discard()
-        assert one.fields is None
 
 
 @pytest.mark.parametrize(("card", "rate"), [(H100, 1e13), (None, torch_backend.HOST_RATE)])
