@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import signal
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -23,7 +22,7 @@ from dfmp2.host.processes import exit_code
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
-from dfmp2.trainium import calls, layout
+from dfmp2.trainium import layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
@@ -169,21 +168,6 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch):
     os.kill(process.pid, signal.SIGSTOP)
     backend.close()
     assert exit_code(process) == -signal.SIGKILL
-
-
-def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Programs compiled from other sources must not be found again."""
-    monkeypatch.setattr(calls, "KERNEL_FOLDER", tmp_path)
-    found = set()
-    for name, content in (("a.py", "1"), ("a.py", "2"), ("b.py", "2")):
-        (tmp_path / "a.py").unlink(missing_ok=True)
-        (tmp_path / name).write_text(content)
-        found.add(source_hash())
-    (tmp_path / "notes.txt").write_text("no kernel")
-    found.add(source_hash())
-    assert len(found) == 3
 
 
 def test_each_block_takes_the_tables_of_its_own_pairs(monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium import calls, layout
-from dfmp2.trainium.calls import SHAPES, programs
+from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs import catalogue, model
 from dfmp2.trainium.costs.model import CHIPS, Engines
 from dfmp2.trainium.interpreter.rules import Settings
@@ -267,17 +267,6 @@ def test_traffic_of_the_medium_shape(block):
     assert engines.written == EDGE**2 * 24 * 128 * 4
 
 
-def test_residents_are_planned_for_the_memory_of_each_chip(prices):
-    trn1, trn2 = (prices[chip, "plain"].parts[0] for chip in ("trn1", "trn2"))
-    assert trn1[0].arguments["sizes"][2] < trn2[0].arguments["sizes"][2]
-    assert trn2[1].read < trn1[1].read  # B_j is read fewer times
-    assert TRN1.sbuf < TRN2.sbuf
-    # Four pairs share a tile where four rows of B fit, which they do on trn2 only.
-    assert calls.variants(288, 2000, "gen2") == ("placed", "plain")
-    assert calls.variants(288, 2000, "gen3") == ("placed", "plain", "packed")
-    assert calls.variants(320, 2300, "gen3") == ("placed", "plain")
-
-
 def test_the_busiest_engine_decides_and_all_are_derated_alike():
     """With T given, the Vector Engine is the bottleneck, and the range does not collapse."""
     price = catalogue.best(catalogue.find("mp2_energy"), SHAPES["medium"], TRN1)
@@ -297,21 +286,6 @@ def test_the_busiest_engine_decides_and_all_are_derated_alike():
 
 
 # Programs, and what is refused
-
-
-def test_programs_depend_on_the_last_block_alone():
-    def needed(*spins, nao=100):
-        return programs(spins, "trn1", nao)
-
-    few = needed(Shape(32, 100, 300))
-    assert few == needed(Shape(208, 100, 300))
-    assert len(few) == 3  # off-diagonal and diagonal blocks, the transformation
-    assert needed(Shape(32, 97, 257)) == few  # the same bucket
-    assert needed(Shape(35, 100, 300)) == needed(Shape(51, 100, 300))  # three left over
-    assert len(needed(Shape(35, 100, 300))) == 6
-    both = needed(Shape(32, 100, 300), Shape(32, 97, 300))
-    assert set(few) < set(both)  # those of alpha pairs serve beta pairs
-    assert [one.kernel for one in both if one not in few] == ["pair_energy_cross"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ decides, are the session `trainium-lanes`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -13,7 +12,7 @@ import pytest
 from dfmp2.backends import registry
 from dfmp2.backends.base import Shape
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.trainium import calls, entry
+from dfmp2.trainium import entry
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs import catalogue
@@ -35,16 +34,6 @@ def bare(tmp_path, monkeypatch):
 def machine(bare):
     """A host with all of them."""
     return bare.sound()
-
-
-def test_a_program_is_known_by_everything_that_it_is_compiled_from(monkeypatch):
-    """Kernel and file, tensors, constants, chip, and all sources."""
-    whole = programs((Shape(4, 8, 20),), "trn1")[0]
-    parts = ("source", "kernel", "tensors", "statics")
-    others = [replace(whole, **{part: ()}) for part in parts]
-    found = {one.fingerprint("trn1") for one in (whole, *others)} | {whole.fingerprint("trn2")}
-    monkeypatch.setattr(calls, "source_hash", lambda: "of other sources")
-    assert len(found | {whole.fingerprint("trn1")}) == len(parts) + 3
 
 
 def test_runs_launch_exactly_what_is_compiled_ahead():

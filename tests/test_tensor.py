@@ -15,7 +15,6 @@ from pyscf.mp.dfmp2_native import DFRMP2
 from dfmp2 import tensor as dt
 from dfmp2.backends import registry
 from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
-from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.recorded import recorded_error
 
 LANES = [("cpu", "float64"), ("cpu", "float32"), ("torch", "float64"), ("torch", "float32")]
@@ -191,30 +190,6 @@ def test_products_and_energies_of_empty_arrays_are_those_of_numpy(lane, shape):
     np.testing.assert_array_equal(dt.trsm(lower, right, backend=backend), right)
 
 
-def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
-    sent = []
-    upload = InterpreterExecutor.upload
-    monkeypatch.setattr(
-        InterpreterExecutor, "upload", lambda self, x: sent.append(x.shape) or upload(self, x)
-    )
-    a, b, c = (numbers("float32", 100, 100, seed=k) for k in range(3))
-    x, y = dt.to_device(a, backend="nki-interpreter"), dt.to_device(b, backend="nki-interpreter")
-    assert (x.shape, x.dtype, x.backend) == ((100, 100), "float32", "nki-interpreter")
-    first = dt.einsum("km,kn->mn", x, y)
-    assert len(sent) == 2
-    second = dt.einsum("km,kn->mn", x, y)
-    assert len(sent) == 2
-    # Used without a copy
-    third = dt.einsum("mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter"))
-    assert len(sent) == 3
-    check(dt.from_device(second), wide(a)[0].T @ b)
-    check(dt.from_device(third), (wide(a)[0].T @ b).T @ c)
-    with recorded_error(UnsupportedByBackend):
-        dt.gemm(first, c)
-    with recorded_error(UnsupportedByBackend):
-        dt.einsum("km,kn->nm", x, y)
-
-
 def test_the_energy_of_pyscf_by_primitives_alone(lane):
     backend, dtype = lane
     mole = gto.M(atom="O 0 0 0; H 0 0.757 0.587; H 0 -0.757 0.587", basis="6-31g", verbose=0)
@@ -293,11 +268,3 @@ def test_the_module_is_loaded_when_it_is_asked_for():
         "assert t.einsum is tensor.einsum is product and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_pytorch_is_a_word_for_torch():
-    x = dt.to_device(numbers("float32", 2, 2), backend="pytorch")
-    assert (
-        x.backend == "torch"
-        and dt.plan("ij,jk", (2, 2), (2, 2), backend="pytorch").backend == "torch"
-    )
