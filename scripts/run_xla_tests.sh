@@ -5,8 +5,8 @@
 #
 # Makes a virtual environment with the extra `xla`, torch 2.9.0 and torch-xla 2.9.0 (7.5 GB, about two minutes) in DIR, or in a
 # temporary folder that is removed at the end, and runs the tests marked `xla` in it. A DIR is kept and used again.
-# The plain K3 kernel is replaced by a stand-in traced by XLA (lane xla-cpu-twin): this tests residency, graphs,
-# transfers and processes of the lane, and says nothing about Trainium.
+# The plain K3 kernel is replaced by a stand-in traced by XLA (lane xla-cpu-twin): this tests residency, graphs
+# and transfers of the lane, and says nothing about Trainium.
 #
 #   --folder DIR      where the environment is made or found
 #   --python PYTHON   interpreter to make it with: Python 3.11 to 3.13 (default: python3)

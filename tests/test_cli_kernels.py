@@ -7,23 +7,10 @@ import pytest
 
 from dfmp2.backends import contract, registry
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.trainium.calls import KernelCall
-from dfmp2.trainium.costs import catalogue
-from dfmp2.trainium.costs.catalogue import Price
-from dfmp2.trainium.costs.model import CHIPS, Engines
 
 from .conftest import succeed
 
 FOUND = contract.Finding(contract.CASES[0], 0.0, 0.0, 0.0, True)
-
-
-def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
-    short = Engines(CHIPS["trn1"], tensor=0.5e6)  # calls that last 0.5 ms, submitted in 0.67
-    price = Price("plain", ((KernelCall("", "", {}, 36), short),), 0.0)
-    assert catalogue.queued_ms([price]) == pytest.approx(1.3 + 36 * 0.17)
-    long = Engines(CHIPS["trn1"], tensor=2e6)
-    assert catalogue.queued_ms([Price("plain", ((KernelCall("", "", {}, 36), long),), 0.0)]) == 1.3
-    assert catalogue.queued_ms([]) == 0.0
 
 
 def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):

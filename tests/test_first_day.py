@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -62,16 +61,14 @@ def test_what_is_missing_is_said_before_anything_starts(machine, tmp_path, capsy
     assert "others run 0.6 on trn1" in before and "left out" not in before
 
 
-def test_one_command_shows_all_steps_in_their_order(tmp_path, capsys):
-    command = [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--dry-run"]
-    done = subprocess.run(
-        [*command, "--lane", "nki"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
-    for file in re.findall(r"(?:scripts|tests|inputs)/[\w./-]+\.(?:py|sh|xyz)", done.stdout):
+def test_one_command_shows_all_steps_in_their_order(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert day.main(["--dry-run", "--lane", "nki"]) == 0
+    shown = capsys.readouterr().out
+    for file in re.findall(r"(?:scripts|tests|inputs)/[\w./-]+\.(?:py|sh|xyz)", shown):
         assert (ROOT / file).is_file(), file
     order = ["--ask root", "--backend nki --check", "kernels check", "--require nki", "--ask times"]
-    places = [done.stdout.index(word) for word in order]
+    places = [shown.index(word) for word in order]
     assert places == sorted(places) and list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
         day.main(["--dry-run", "--only", "wather"])

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,15 +22,15 @@ from dfmp2.host.processes import exit_code
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
-from dfmp2.trainium import calls, layout
+from dfmp2.trainium import layout
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
-from dfmp2.trainium.launch.executors import InterpreterExecutor, name_type, source_hash
+from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from tests.conftest import MOLECULES, PATIENCE
 from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
+from tests.test_disk import both
 
 GEOMETRIES = {
     **{name: MOLECULES[name] for name in ("h2o", "nh2", "o2")},
@@ -54,9 +53,9 @@ class Quiet(Listener):
 @pytest.mark.parametrize(
     ("name", "basis"),
     [
-        ("h2o", "cc-pvdz"),
-        ("nh2", "cc-pvdz"),
-        ("o2", "cc-pvdz"),
+        ("h2o", "6-31g"),
+        ("nh2", "6-31g"),
+        pytest.param("o2", "cc-pvdz", marks=pytest.mark.slow),
         pytest.param("h2o", "cc-pvtz", marks=pytest.mark.slow),
         pytest.param("benzene", "aug-cc-pvdz", marks=pytest.mark.slow),
     ],
@@ -86,8 +85,10 @@ def test_molecule_equals_pyscf(monkeypatch, name, basis, target):
         ("plain", Tile(8, 10, 0, 2, False)),
     ],
 )
-def test_tiles_that_do_not_follow_the_blocks(variant, tile):
-    space = fitted(10, 180, 30)
+def test_tiles_that_do_not_follow_the_blocks(monkeypatch, variant, tile):
+    """Of four, four and two orbitals."""
+    monkeypatch.setattr(layout, "EDGE", 4)
+    space = fitted(10, 160, 30)
     backend = NkiBackend("nki-interpreter", InterpreterExecutor(), variant)
     operand = backend.put(*space, "mixed")
     terms = backend.pair_terms(operand, operand, tile)
@@ -101,18 +102,19 @@ SINGLE = NkiBackend("nki-interpreter", InterpreterExecutor())
 
 
 @pytest.fixture
-def two_cores():
+def two_cores(monkeypatch):
+    monkeypatch.setattr(cores, "PATIENCE", PATIENCE)
     backend = CoresBackend("nki-interpreter", (0, 1))
     yield backend
     backend.close()
 
 
-@pytest.mark.parametrize(("exact", "products"), [(False, "fp32"), (True, "exact")])
-def test_the_interpreter_says_how_it_multiplies(exact: bool, products: str) -> None:
-    assert InterpreterExecutor(Settings(exact=exact)).describe()["products"] == products
-
-
 def test_two_processes_give_the_bits_of_one(two_cores):
+    """Each is sent a block once, whatever the number of its tiles."""
+    sent = []
+    for process in two_cores._all:
+        process.ask = Mock(wraps=process.ask)
+        sent.append(process.ask)
     spaces = [fitted(19, 20, 30, 1), fitted(3, 13, 30, 2)]
     found = []
     for backend in (SINGLE, two_cores):
@@ -121,18 +123,18 @@ def test_two_processes_give_the_bits_of_one(two_cores):
     one, two = (energies.channels() for energies in found)
     assert all(np.array_equal(one[name], two[name]) for name in one)
     assert found[0].opposite_spin_energy == found[1].opposite_spin_energy != 0.0
+    for calls_of_core in sent:
+        held = [call.args[1::2] for call in calls_of_core.call_args_list if call.args[0] == "hold"]
+        assert len(held) == len({(key, number) for key, number in held})
     told = two_cores.describe()
     assert told["cores"] == "0, 1"
     blocks = 3 + 1 + 2
     assert told["kernel launches"].startswith(f"{blocks} (core 0: ")
-    by_core = [
-        int(part.split(": ")[1])
-        for part in told["kernel launches"].split("(")[1].rstrip(")").split(" | ")
-    ]
+    by_core = [int(count) for count in re.findall(r"core \d: (\d+)", told["kernel launches"])]
     assert sum(by_core) == blocks and min(by_core) > 0  # both took part
 
 
-def test_operands_that_nobody_needs_are_dropped_in_the_processes(two_cores):
+def test_operands_that_nobody_needs_are_dropped_and_a_dead_process_ends_the_run(two_cores):
     space = fitted(2, 3, 4)
     first, tile = two_cores.put(*space, "mixed"), Tile(0, 2, 0, 2, True)
     key = first.b.key
@@ -145,30 +147,18 @@ def test_operands_that_nobody_needs_are_dropped_in_the_processes(two_cores):
     for _ in two_cores._all:
         two_cores.pair_terms(second, second, tile)
     assert all(list(process.blocks) == [second.b.key] for process in two_cores._all)
+    dead, alive = (process._process for process in two_cores._all)
+    dead.kill()
+    assert exit_code(dead) == -signal.SIGKILL
+    with recorded_error(KernelFailed):
+        two_cores.pair_terms(second, second, tile)
+    two_cores.close()
+    assert exit_code(alive) == 0
 
 
 def test_a_process_that_cannot_have_its_core_is_refused_at_the_start():
     with recorded_error(BackendUnavailable):
         CoresBackend("absent", (3,))
-
-
-def test_a_process_that_dies_ends_the_run():
-    backend = CoresBackend("nki-interpreter", (4,))
-    operand = backend.put(*fitted(2, 3, 4), "mixed")
-    os.kill(backend._all[0]._process.pid, signal.SIGKILL)
-    with recorded_error(KernelFailed):
-        backend.pair_terms(operand, operand, Tile(0, 2, 0, 2, True))
-    backend.close()
-
-
-def test_all_processes_end_although_one_has_died(monkeypatch):
-    monkeypatch.setattr(cores, "PATIENCE", PATIENCE)
-    backend = CoresBackend("nki-interpreter", (0, 1))
-    first, second = (process._process for process in backend._all)
-    first.kill()
-    assert exit_code(first) == -signal.SIGKILL
-    backend.close()
-    assert exit_code(second) == 0
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch):
@@ -180,66 +170,21 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch):
     assert exit_code(process) == -signal.SIGKILL
 
 
-def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Programs compiled from other sources must not be found again."""
-    monkeypatch.setattr(calls, "KERNEL_FOLDER", tmp_path)
-    found = set()
-    for name, content in (("a.py", "1"), ("a.py", "2"), ("b.py", "2")):
-        (tmp_path / name).write_text(content)
-        found.add(source_hash())
-    (tmp_path / "notes.txt").write_text("no kernel")
-    found.add(source_hash())
-    assert len(found) == 3
-
-
-@pytest.mark.parametrize(
-    ("own", "wanted", "given"),
-    [
-        ("V2", "float16", "float16"),
-        ("float16", "V2", "V2"),
-        ("float32", "float16", "float32"),
-        ("float32", "int32", "float32"),  # numbers are never read as other numbers
-        ("V2", "float32", "V2"),
-        ("float32", "V2", "float32"),
-        ("V4", None, "float32"),
-    ],
-)
-def test_a_tensor_is_renamed_if_one_of_the_two_types_is_void(
-    own: str, wanted: str | None, given: str
-) -> None:
-    """NumPy, which lacks bfloat16, sees it as two bytes without a type."""
-    tensor = SimpleNamespace(dtype=np.dtype(own))
-    known = SimpleNamespace(dtype=np.dtype(wanted)) if wanted else SimpleNamespace()
-    name_type(tensor, known)
-    assert tensor.dtype == np.dtype(given)
-
-
-def test_each_block_takes_the_tables_of_its_own_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_takes_the_tables_of_its_own_pairs(monkeypatch):
     """Tables are kept for the next block; one without single pairs needs one table less."""
-    taken: list[np.ndarray] = []
-    backend = NkiBackend.__new__(NkiBackend)
-    backend._executor = SimpleNamespace(
-        target="gen2",
-        upload=lambda values: values,
-        launch=lambda module, name, arguments: taken.append(arguments["tables"]),
-    )
-    backend._variant = "packed"
-    monkeypatch.setattr(
-        layout, "read_pairs", lambda out, items, shape, nvir: (np.zeros(shape), np.zeros(shape))
-    )
-    edge, nvir, naux = 4, 160, 128
-    form = calls.PairForm(nvir, naux, "packed", rows=edge, columns=edge)
-    energies = np.linspace(0.1, 2.9, nvir)
-    resident = SimpleNamespace(
-        nvir=nvir, naux=naux, blocks=[None, None], kept={}, eps_vir=energies, edge=edge
-    )
-    operand: Any = SimpleNamespace(b=resident, eps_occ=np.linspace(-9.0, -0.4, 2 * edge))
-    blocks = [(0, 0), (0, 1), (1, 1), (0, 1)]
-    for row, column in blocks:
-        backend._same(operand, row, column)
-    expected = [form.tables(energies, diagonal) for diagonal in (False, True)]
-    assert expected[0].shape != expected[1].shape
-    for (row, column), tables in zip(blocks, taken, strict=True):
-        np.testing.assert_array_equal(tables, expected[row == column])
+    monkeypatch.setattr(layout, "EDGE", 4)
+    space = fitted(8, 160, 5)
+    backend = NkiBackend("nki-interpreter", InterpreterExecutor(), "packed")
+    found = pair_energies([backend.put(*space, "mixed")], backend)
+    direct, exchange = oracle(space, space)
+    np.testing.assert_allclose(found.opposite_spin, direct, rtol=3e-6)
+    np.testing.assert_allclose(found.same_spin[0], direct - exchange, atol=1e-6 * abs(direct).max())
+
+
+def test_b_on_disk(monkeypatch):
+    given = {"backend": "nki-interpreter", "threads": 1, "stability": "off", "listener": Quiet()}
+    molecule = Molecule.from_string(MOLECULES["nh2"])
+    held, stored = both(monkeypatch, lambda: dfmp2.run(molecule, "sto-3g", check=True, **given))
+    assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
+    assert abs(stored.check.correlation_difference) < 1e-7
+    assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)

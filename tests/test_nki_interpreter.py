@@ -279,7 +279,7 @@ def keys(draw, shape):
     return tuple(parts)
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.settings(max_examples=50, deadline=None)
 @hypothesis.given(
     data=st.data(),
     shape=st.lists(st.integers(1, 7), min_size=2, max_size=4).map(tuple),
@@ -302,7 +302,7 @@ def test_slices_of_slices_are_numpys(data, shape, hbm):
         assert tensor.rectangle == (*partitions, 4 * free.min(), 4 * free.max() + 4)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(
     counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     steps=st.lists(st.integers(0, 5), min_size=3, max_size=3),

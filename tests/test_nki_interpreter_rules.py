@@ -11,18 +11,14 @@ first 32 columns, `even` the even columns of `y`.
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES
 from dfmp2.trainium.interpreter.rules import INSTEAD_OF, RULES, NotInSubset, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import ENUMERATIONS, INSTRUCTIONS, OPERATORS, REGIONS
-from tests.recorded import recorded_error
 from tests.test_nki_lint import BODY, MODULE_LEVEL
 
 KERNEL = """\
@@ -621,25 +617,14 @@ def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
         "b": Shape((128, 64)),
         "identity": Shape((64, 64)),
     }
-    for rule, bad, _, *settings in CASES:
-        if rule in needs_data or settings or not bad:
+    first = {rule: bad for rule, bad, _, *settings in reversed(CASES) if bad and not settings}
+    for rule, bad in first.items():
+        if rule in needs_data:
             continue
         path, _ = write(tmp_path, bad)
         with pytest.raises(Violation) as caught:
             run_kernel(path, "kernel", given, Settings(arithmetic=False))
         assert caught.value.rule == rule
-
-
-def test_a_constant_has_its_name_in_one_file_only(tmp_path):
-    path, _ = write(tmp_path, "")
-    text = Path(path).read_text().replace("HALF = ", "from parts import WIDTH\n\nHALF = ")
-    Path(path).write_text(text)
-    (tmp_path / "parts.py").write_text("WIDTH = 64\n")
-    run_kernel(path, "kernel", arguments())
-    (tmp_path / "parts.py").write_text("WIDTH = 64\nROWS = 4\n")
-    with recorded_error(Violation) as caught:
-        run_kernel(path, "kernel", arguments())
-    assert caught.value.rule == "constant-name"
 
 
 def test_every_rule_has_a_kernel_that_breaks_it():
@@ -651,72 +636,6 @@ def test_every_rule_has_a_kernel_that_breaks_it():
         | elsewhere
     )
     assert tested == set(RULES)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "rule"),
-    [
-        *(("one", value, "kernel-arguments") for value in ([1, 2], {"a": 1}, (1, [2]), object())),
-        ("a", np.zeros((128, 64)), "tensor-dtype"),
-        ("a", np.zeros(64, np.float32), "tensor-rank"),
-    ],
-)
-def test_kernel_arguments_are_arrays_of_device_formats_and_constants(tmp_path, name, value, rule):
-    path, _ = write(tmp_path, "")
-    with pytest.raises(Violation) as caught:
-        run_kernel(path, "kernel", {**arguments(), name: value}, Settings())
-    assert caught.value.rule == rule
-
-
-def test_wrong_calls_say_what_is_there(tmp_path):
-    path, _ = write(tmp_path, "")
-    with recorded_error(InputError):
-        run_kernel(path, "product", arguments())
-    with recorded_error(InputError):
-        run_kernel(path, "kernel", {"a": arguments()["a"]})
-    with recorded_error(InputError):
-        run_kernel(path, "kernel", {**arguments(), "a": Shape((128, 64))})
-    with recorded_error(InputError):
-        run_kernel("dfmp2.trainium.missing", "kernel", {})
-    with recorded_error(InputError):
-        Settings(target="gen4")
-    assert issubclass(Violation, KernelError)
-
-
-@pytest.mark.parametrize(
-    ("text", "rule", "place"),
-    [
-        (b"from other import missing\n", "import", "kernel.py:1"),
-        (b"from kernel import missing\n", "import", "kernel.py:1"),
-        (b"import nki\nLIMIT = UNKNOWN\n", "kernel-error", "kernel.py:2"),
-        (b"LIMIT = 1 // 0\n", "kernel-error", "kernel.py:1"),
-        (b"\xff\xfe", "syntax", "kernel.py:1"),
-        (b"x = 1\0", "syntax", "kernel.py"),
-        (b"def f(:\n", "syntax", "kernel.py:1"),
-    ],
-)
-def test_files_that_do_not_load_are_violations(tmp_path, text, rule, place):
-    path = tmp_path / "kernel.py"
-    path.write_bytes(text)
-    (tmp_path / "other.py").write_text("PRESENT = 1\n")
-    with pytest.raises(Violation) as caught:
-        run_kernel(str(path), "kernel", {})
-    assert (caught.value.rule, caught.value.place) == (rule, place)
-
-
-def test_kernel_files_are_not_modules_of_the_process(tmp_path):
-    """Two files, one importing the other, run without leaving anything in sys.modules."""
-    (tmp_path / "nki_rows.py").write_text(
-        "import nki.language as nl\n\nCOUNT = 128\n\n\ndef rows():\n    return COUNT\n"
-    )
-    path, _ = write(tmp_path, "w = nl.ndarray((rows(), COUNT), dtype=nl.float32)")
-    text = Path(path).read_text()
-    Path(path).write_text("from nki_rows import COUNT, rows\n" + text)
-    before = set(sys.modules)
-    (out,), _ = run_kernel(path, "kernel", arguments())
-    assert out.shape == (128, 64)
-    assert not {name for name in set(sys.modules) - before if "nki" in name or "rows" in name}
-    assert "nki" not in sys.modules
 
 
 # Remedies: a message says what to write instead, and that is accepted
@@ -784,46 +703,6 @@ def test_a_remedy_is_named_and_computes_what_was_meant(tmp_path, refused, told, 
     )
 
 
-PLACED = """
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-@nki.jit
-def kernel(a, b, identity, one):
-    out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)
-    s = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf, address=(0, 0))
-    t = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf, address=(0, {second}))
-    nisa.dma_copy(dst=s, src=a)
-    nisa.dma_copy(dst=t, src=b)
-    nisa.tensor_tensor(dst=t, data1=s, data2=t, op=nl.add)
-    u = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf, address=(0, 0))
-    nisa.tensor_copy(dst=u, src=t)
-    nisa.dma_copy(dst=out, src=u)
-    return out
-"""
-
-
-def test_addresses_may_be_used_again_when_the_tensor_there_is_no_longer_used(tmp_path):
-    path, given = tmp_path / "kernel.py", arguments()
-    path.write_text(PLACED.format(second=256))
-    (out,), trace = run_kernel(str(path), "kernel", given)
-    np.testing.assert_array_equal(out, given["a"] + given["b"])
-    assert trace.sbuf_high_water == 2 * 256
-    limit = Settings().sbuf_limit
-    path.write_text(PLACED.format(second=limit - 256))
-    assert run_kernel(str(path), "kernel", given)[1].sbuf_high_water == limit
-    for second in (252, 258, -256, limit - 252):
-        path.write_text(PLACED.format(second=second))
-        with recorded_error(Violation) as caught:
-            run_kernel(str(path), "kernel", given)
-        assert caught.value.rule == "address"
-    path.write_text(PLACED.format(second=256).replace(", address=(0, 256)", ""))
-    with recorded_error(Violation):
-        run_kernel(str(path), "kernel", given)
-
-
 def test_documented_calls_compute_what_their_pages_say(tmp_path):
     """Transposes on both engines, other shapes, a product into the second bank, a transfer on
     chip."""
@@ -846,19 +725,3 @@ def test_documented_calls_compute_what_their_pages_say(tmp_path):
         path, _ = write(tmp_path, body)
         (found,), _ = run_kernel(path, "kernel", given)
         np.testing.assert_allclose(found, expected(given["a"], given["b"]), rtol=1e-5)
-
-
-def test_a_function_that_breaks_a_source_rule_does_not_block_the_others(tmp_path):
-    path, _ = write(tmp_path, "")
-    text = Path(path).read_text()
-    wrong = "\n\ndef helper(x):\n    return [k for k in range(x)]\n"
-    wrong += "\n\n@nki.jit\ndef refused(a):\n    t = lambda x: x\n    return a\n"
-    Path(path).write_text(text + wrong)
-    run_kernel(path, "kernel", arguments())
-    with recorded_error(Violation):
-        run_kernel(path, "refused", {"a": arguments()["a"]})
-    Path(path).write_text(
-        text.replace("    return out\n", "    w = helper(3)\n    return out\n") + wrong
-    )
-    with recorded_error(Violation):
-        run_kernel(path, "kernel", arguments())

@@ -12,7 +12,7 @@ from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs.model import CHIPS, engines
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from tests.recorded import recorded_error
-from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
+from tests.test_nki_kernels import ALGEBRA, assert_close, energies_of, launch
 
 TRN1 = CHIPS["trn1"]
 SIZES = [
@@ -27,40 +27,36 @@ SIZES = [
 
 
 @pytest.mark.bits
-@ARITHMETIC
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_products_of_any_size(settings, tolerance, m, n, k):
+def test_products_of_any_size(m, n, k):
     rng = np.random.default_rng([m, n, k])
     a, b = rng.standard_normal((k, m + 1)), rng.standard_normal((k, n))
     used = a[:, :m]
-    assert_close(
-        launch(settings, "products", "gemm", a=a, b=b, batches=1, columns=m), used.T @ b, tolerance
-    )
-    found = launch(settings, "products", "syrk", a=a, identity=np.eye(128), columns=m)
-    assert_close(found, used.T @ used, tolerance)
+    found = launch(ALGEBRA, "products", "gemm", a=a, b=b, batches=1, columns=m)
+    assert_close(found, used.T @ b, 1e-12)
+    found = launch(ALGEBRA, "products", "syrk", a=a, identity=np.eye(128), columns=m)
+    assert_close(found, used.T @ used, 1e-12)
     # Symmetric outside the diagonal tiles, which are products
     for low in range(0, len(found), 128):
         high = low + 128
         np.testing.assert_array_equal(found[high:, low:high], found[low:high, high:].T)
 
 
-@ARITHMETIC
-def test_products_of_many_pairs_in_one_call(settings, tolerance):
+def test_products_of_many_pairs_in_one_call():
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((3, 200, 150)), rng.standard_normal((3, 200, 600))
     given = {"a": a.reshape(600, 150), "b": b.reshape(600, 600)}
-    found = launch(settings, "products", "gemm", **given, batches=3, columns=150)
-    assert_close(found.reshape(3, 150, 600), a.transpose(0, 2, 1) @ b, tolerance)
+    found = launch(ALGEBRA, "products", "gemm", **given, batches=3, columns=150)
+    assert_close(found.reshape(3, 150, 600), a.transpose(0, 2, 1) @ b, 1e-12)
 
 
-@ARITHMETIC
 @pytest.mark.parametrize(("size", "width"), [(1, 1), (100, 5), (128, 512), (300, 1300), (384, 300)])
-def test_triangular_solve_with_any_number_of_columns(settings, tolerance, size, width):
+def test_triangular_solve_with_any_number_of_columns(size, width):
     rng = np.random.default_rng([size, width])
     lower = np.tril(rng.standard_normal((size, size))) * 0.02 + np.eye(size)
     b = rng.standard_normal((size, width))
-    found = launch(settings, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
-    assert_close(found, solve_triangular(lower, b, lower=True), tolerance)
+    found = launch(ALGEBRA, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
+    assert_close(found, solve_triangular(lower, b, lower=True), 1e-12)
 
 
 def energy_problem(nvir, nocc, ic):

@@ -1,4 +1,4 @@
-"""The torch-xla lane for real, on PJRT_DEVICE=CPU: residency, graphs, transfers, two processes.
+"""The torch-xla lane for real, on PJRT_DEVICE=CPU: residency, graphs, transfers.
 
 The plain K3 kernel is replaced by a stand-in, which XLA traces; everything else is the real lane.
 The counts are torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these.
@@ -6,20 +6,18 @@ The counts are torch-xla's own. scripts/run_xla_tests.sh makes the environment a
 
 from __future__ import annotations
 
-import re
 from importlib.util import find_spec
 from math import prod
 
 import numpy as np
 import pytest
 
-from dfmp2.backends.base import Shape, Tile
+from dfmp2.backends.base import Shape
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
-from dfmp2.trainium.launch.cores import CoresBackend
 from tests import xla_twin
 from tests.test_backends import fitted
 
@@ -83,40 +81,6 @@ def test_transfers_equal_the_predicted_bytes(executor, nocc):
         up,
         down,
     )
-
-
-@pytest.mark.xla
-def test_b_stays_on_the_device(executor):
-    backend = NkiBackend(TWIN, executor, "plain")
-    space = fitted(16, NVIR, NAUX)
-    operand = backend.put(*space, "mixed")
-    off = Tile(0, 8, 8, 16, False)
-    first = backend.pair_terms(operand, operand, off)
-    before = metric("OutboundData")
-    second = backend.pair_terms(operand, operand, off)
-    samples, sent = np.subtract(metric("OutboundData"), before)
-    assert (samples, sent) == (1, 4 * 128 * 2 * 64)  # the table of -(e_i + e_j), and nothing else
-    np.testing.assert_array_equal(first.direct, second.direct)
-    assert {str(block.value.device) for block in operand.b.blocks.values()} == {"xla:0"}
-
-
-@pytest.mark.xla
-def test_two_processes_give_the_bits_of_one(executor):
-    space = fitted(20, NVIR, NAUX)
-    single = NkiBackend(TWIN, executor, "plain")
-    cores = CoresBackend("tests.xla_twin:XlaTwinExecutor", (0, 1))
-    try:
-        one, two = (pair_energies([b.put(*space, "mixed")], b) for b in (single, cores))
-        told = cores.describe()
-    finally:
-        cores.close()
-    np.testing.assert_array_equal(one.opposite_spin, two.opposite_spin)
-    np.testing.assert_array_equal(one.same_spin[0], two.same_spin[0])
-    assert told["cores"] == "0, 1"
-    assert told["lane"] == TWIN
-    assert "not Trainium" in told["stand-in"]
-    launches = [int(count) for count in re.findall(r"core \d: (\d+)", told["kernel launches"])]
-    assert sum(launches) == 6 and min(launches) > 0
 
 
 @pytest.mark.xla

@@ -17,8 +17,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from pyscf import df, gto
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import dfmp2
 from dfmp2.backends import fused, tiling, transfers
@@ -29,7 +27,6 @@ from dfmp2.backends.torch import (
     StreamedOperand,
     TorchBackend,
     TorchOperand,
-    plain_sums,
     split_tf32,
 )
 from dfmp2.backends.transfers import Card
@@ -38,13 +35,9 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.planning import devices, memory, rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.jk import JKFitting
-from dfmp2.scf.jk_on_device import DeviceIntegrals
 from tests import stand_in_triton
 from tests.conftest import MOLECULES
-from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
-from tests.test_disk import both
 
 DOCS = Path(__file__).parent.parent / "docs"
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, 68 << 30)
@@ -56,87 +49,46 @@ def backend(card=H100, **how):
     return TorchBackend(torch, "cpu", 1, card, **how)
 
 
-class Counted(TorchDispatchMode):
-    """Counts what a device would launch, and the sizes (rows, columns, contracted) of products."""
-
-    def __init__(self):
-        super().__init__()
-        self.launches = 0
-        self.products = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        name = function._schema.name
-        returned = [value.alias_info for value in function._schema.returns]
-        view = any(alias is not None and not alias.is_write for alias in returned)
-        if not view and "empty" not in name and name != "aten::_unsafe_view":
-            self.launches += 1
-            if name in ("aten::mm", "aten::addmm_"):
-                left, right = args[-2:]
-                self.products.append((left.shape[0], right.shape[1], left.shape[1]))
-        return result
-
-
-def one_launch(sums, product, block, energies, kappa, *, exchange, triangle):
-    """A single operation in place of the fused kernel, with its arguments and results."""
-    width, _, height, _ = product.shape
-    i, j, first_i, first_j = block
-    part = torch.zeros((len(sums), height, width), dtype=torch.float64, device=sums.device)
-    some = (
-        energies[0][first_i : first_i + height],
-        energies[1],
-        energies[2][first_j : first_j + width],
-        energies[3],
-    )
-    plain_sums(torch, part, product, some, kappa)
-    if triangle:
-        place = torch.arange(first_i, first_i + height)
-        part *= place[:, None] <= torch.arange(first_j, first_j + width)
-    sums[:, i : i + height, j : j + width, 0] = part
-
-
 def counted(shape, monkeypatch):
-    """Launches, products and tiles of the pair step of one spin on a card; nothing is computed."""
+    """Tiles of the pair step of one spin on a card, and (rows, columns, contracted) of its products;
+    nothing is computed."""
     nocc, nvir, naux = shape
-    card = backend()
-    card.device = torch.device("meta")
+    card, products = backend(), []
     card._fused = True
-    monkeypatch.setattr(fused, "add_pair_sums", lambda sums, *rest, **how: sums.zero_())
-    empty = {"dtype": torch.float64, "device": "meta"}
-    operand = TorchOperand(
-        torch.empty(shape, **empty),
-        np.zeros(nocc),
-        np.zeros(nvir),
-        "fp64",
-        torch.empty(nocc, **empty),
-        torch.empty(nvir, **empty),
-        object(),
-    )
+
+    def product(left, right, rows, columns):
+        (i, end), (j, stop) = rows, columns
+        products.append(((stop - j) * nvir, (end - i) * nvir, naux))
+        return Mock()
+
+    card._product = product
+    monkeypatch.setattr(fused, "add_pair_sums", Mock())
+    b = torch.zeros(1, dtype=torch.float64).expand(shape)
+    operand = TorchOperand(b, np.zeros(nocc), np.zeros(nvir), "fp64", space=object())
     tiles = tiling.triangle(nocc, card.limits, nvir * naux)
-    with Counted() as count:
-        for tile in tiles:
-            card._sums(operand, operand, tile)
-    return count, tiles
+    for tile in tiles:
+        card._sums(operand, operand, tile)
+    return tiles, products
 
 
-def operations_of(count):
+def operations_of(products):
     """10^9 operations of each product."""
-    return [2 * rows * columns * inner / 1e9 for rows, columns, inner in count.products]
+    return [2 * rows * columns * inner / 1e9 for rows, columns, inner in products]
 
 
-def row_of(shape, count, tiles):
-    """The row of a shape on the page."""
-    operations = operations_of(count)
+def row_of(shape, tiles, products):
+    """The row of a shape on the page: a product and its sums are launched one after the other, and
+    each tile sets its sums to 0 and adds up those of blocks."""
     cells = [
         "/".join(map(str, shape)),
         "after",
         len(tiles),
-        count.launches,
+        2 * len(tiles) + 2 * len(products),
         3,
         len(tiles),
-        len(count.products),
-        " x ".join(map(str, max(count.products, key=np.prod))),
-        f"{sum(operations) / len(operations):.1f}",
+        len(products),
+        " x ".join(map(str, max(products, key=np.prod))),
+        f"{np.mean(operations_of(products)):.1f}",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -146,12 +98,12 @@ def row_of(shape, count, tiles):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_counts_of_the_page_are_those_of_the_code(shape, monkeypatch):
-    count, tiles = counted(shape, monkeypatch)
+    tiles, products = counted(shape, monkeypatch)
     page = (DOCS / "project" / "performance" / "cuda.md").read_text()
-    assert row_of(shape, count, tiles) in page.splitlines()
+    assert row_of(shape, tiles, products) in page.splitlines()
     nocc, nvir, naux = shape
     needed = nocc * (nocc + 1) * nvir**2 * naux / 1e9
-    assert needed <= sum(operations_of(count)) < 1.3 * needed  # strips compute some of it twice
+    assert needed <= sum(operations_of(products)) < 1.3 * needed  # strips compute some of it twice
 
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
@@ -183,62 +135,38 @@ def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
     assert card.transfers.uploaded == 8 * (70 + 5) + space[0].nbytes
 
 
-@pytest.mark.parametrize("kappa", [None, 1.1])
-@pytest.mark.parametrize("sizes", [[(23, 31, 40)], [(7, 18, 40), (3, 21, 40)], [(66, 2, 3)]])
-def test_a_card_computes_what_the_host_does(sizes, kappa, monkeypatch):
-    monkeypatch.setattr(fused, "add_pair_sums", one_launch)
-    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
-    host, card = CpuBackend(1), backend()
-    plain = pair_energies([card.put(*space, "fp64") for space in spaces], card)
-    card._fused = True
-    if kappa is not None:
-        host, card = host.regularised(kappa), card.regularised(kappa)
-    expected = pair_energies([host.put(*space, "fp64") for space in spaces], host)
-    found = pair_energies([card.put(*space, "fp64") for space in spaces], card)
-    if kappa is None:
-        np.testing.assert_array_equal(found.opposite_spin, plain.opposite_spin)
-    np.testing.assert_allclose(found.opposite_spin, expected.opposite_spin, rtol=1e-12)
-    for ours, theirs in zip(found.same_spin, expected.same_spin, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-15)
-
-
 # --- the fused kernel -----------------------------------------------------------------------------
 
 
 def compare_fused(nvir, right, precision):
-    """The kernel against the definition; Triton must have been imported with its interpreter."""
-    card = backend()
-    card._fused = True
-    space = fitted(5, nvir, 20)
-    other = space
-    if right != nvir:
-        other = fitted(4, right, 20, seed=3)
-    left = card.put(*space, precision)
-    far = left
-    if other is not space:
-        far = card.put(*other, precision)
+    """The kernel against plain PyTorch in float64; Triton must have been imported with its
+    interpreter."""
+    spaces = [fitted(5, nvir, 20)]
+    tiles = [Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)]
+    if right == nvir:
+        tiles.append(Tile(0, 5, 0, 5, True))
+    else:
+        spaces.append(fitted(4, right, 20, seed=3))
+    fuse, plain = backend(), backend()
+    fuse._fused = True
+    some = [fuse.put(*space, precision) for space in spaces]
+    exact = [plain.put(*space, "fp64") for space in spaces]
     tolerance = {"fp64": 1e-13, "mixed": 3e-6}[precision]
-    direct, exchange = oracle(space, other)
-    faint = 3e-4 * tolerance * abs(direct).max()  # for pairs whose integrals cancel
-    for tile in (Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)):
-        terms = card.pair_terms(left, far, tile)
-        place = np.s_[tile.i0 : tile.i1, tile.j0 : tile.j1]
-        np.testing.assert_allclose(terms.direct, direct[place], rtol=tolerance, atol=faint)
-        if exchange is not None:
-            least = tolerance * abs(exchange).max()
-            np.testing.assert_allclose(terms.exchange, exchange[place], rtol=tolerance, atol=least)
-    if exchange is None:
-        return
-    tile = Tile(0, 5, 0, 5, True)
-    terms = card.pair_terms(left, far, tile)
-    np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=tolerance, atol=faint)
-    damped = card.regularised(1.1).pair_terms(left, far, tile)
-    host = CpuBackend(1).regularised(1.1)
-    operand = host.put(*space, "fp64")
-    expected = host.pair_terms(operand, operand, tile)
-    least = tolerance * abs(expected.exchange).max()
-    np.testing.assert_allclose(damped.direct, expected.direct, rtol=10 * tolerance, atol=10 * faint)
-    np.testing.assert_allclose(damped.exchange, expected.exchange, rtol=10 * tolerance, atol=least)
+    for tile in tiles:
+        found = fuse.pair_terms(some[0], some[-1], tile)
+        assert_terms(found, plain.pair_terms(exact[0], exact[-1], tile), tolerance)
+        found = fuse.regularised(1.1).pair_terms(some[0], some[-1], tile)
+        expected = plain.regularised(1.1).pair_terms(exact[0], exact[-1], tile)
+        assert_terms(found, expected, 10 * tolerance)
+
+
+def assert_terms(found, expected, tolerance):
+    """Require equal terms, with or without exchange."""
+    for ours, theirs in zip(found, expected, strict=True):
+        if theirs is None:
+            assert ours is None
+        else:
+            np.testing.assert_allclose(ours, theirs, tolerance, atol=tolerance * abs(theirs).max())
 
 
 def compare_all_fused():
@@ -259,45 +187,43 @@ def test_the_fused_kernel_equals_the_definition():
     )
 
 
-@pytest.mark.parametrize(("nvir", "right"), [(1, 1), (32, 32), (37, 37), (33, 40)])
-def test_the_fused_kernel_in_numpy_equals_the_definition(monkeypatch, nvir, right):
-    """Every instance of it, with full and partial blocks."""
+@pytest.fixture
+def kernel_in_numpy(monkeypatch):
+    """Triton's part in the fused kernel by NumPy."""
     triton, language = stand_in_triton.module()
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
     fused._kernel.cache_clear()
-    try:
-        for precision in ("fp64", "mixed"):
-            compare_fused(nvir, right, precision)
-    finally:
-        fused._kernel.cache_clear()
+    yield
+    fused._kernel.cache_clear()
+
+
+@pytest.mark.parametrize(("nvir", "right"), [(1, 1), (32, 32), (37, 37), (33, 40)])
+def test_the_fused_kernel_in_numpy_equals_the_definition(kernel_in_numpy, nvir, right):
+    """Every instance of it, with full and partial blocks."""
+    for precision in ("fp64", "mixed"):
+        compare_fused(nvir, right, precision)
+
+
+@pytest.mark.parametrize("kappa", [None, 1.1])
+@pytest.mark.parametrize("total", [1 << 20, 1 << 23])
+@pytest.mark.parametrize("sizes", [[(7, 18, 3)], [(7, 18, 3), (3, 21, 3)]])
+def test_a_card_computes_what_the_host_does(sizes, total, kappa, kernel_in_numpy):
+    """Fused and plain, in products of three orbitals with one and of seven with three."""
+    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
+    host, card = CpuBackend(1), backend(Card("a small card", (9, 0), total, 1 << 30))
+    if kappa is not None:
+        host, card = host.regularised(kappa), card.regularised(kappa)
+    expected = pair_energies([host.put(*space, "fp64") for space in spaces], host)
+    for fuse in (False, True):
+        card._fused = fuse
+        found = pair_energies([card.put(*space, "fp64") for space in spaces], card)
+        np.testing.assert_allclose(found.opposite_spin, expected.opposite_spin, rtol=1e-12)
+        for ours, theirs in zip(found.same_spin, expected.same_spin, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-15)
 
 
 # --- precision ------------------------------------------------------------------------------------
-
-
-def test_a_run_takes_float64_on_such_a_card(monkeypatch):
-
-    monkeypatch.setattr(torch_backend, "make", lambda name, threads: backend())
-    result = dfmp2.run(NH2, "6-31g", backend="torch", check=True)
-    assert result.precision == "fp64" and result.certificate is None
-    assert abs(result.check.correlation_difference) < 1e-10
-    slow = Card("NVIDIA L4", (8, 9), 24 << 30, 20 << 30)
-    monkeypatch.setattr(torch_backend, "make", lambda name, threads: backend(slow))
-    assert dfmp2.run(NH2, "6-31g", backend="torch").precision == "mixed"
-
-
-def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "dfmp2.backends.torch.set_float32_products", lambda torch, tf32: asked.append(tf32)
-    )
-    space = fitted(2, 3, 4)
-    for split in (True, False, True):
-        card = backend(split=split)
-        operand = card.put(*space, "mixed")
-        card.pair_terms(operand, operand, Tile(0, 2, 0, 2, True))
-    assert asked == [True, False, True]
 
 
 def tf32(values):
@@ -321,26 +247,11 @@ def test_three_products_of_tf32_are_one_of_float32():
     assert ((once - exact).abs() / scale).max() > 2.0**-15
 
 
-def test_both_halves_of_a_number_take_the_bytes_that_are_counted():
-    """One is written over the number itself, on the card, but not on the host."""
-    b, *energies = fitted(4, 5, 6)
-    b = b.astype(np.float32)
-    card = backend(split=True)
-    operand = card.put(b, *energies, "mixed")
-    np.testing.assert_array_equal(operand.b + operand.low, b)
-    assert card.transfers.resident == 8 * b.size
-    there = torch.from_numpy(b)
-    _, low = split_tf32(torch, there)
-    assert low.data_ptr() == there.data_ptr()
-
-
-def test_a_split_pair_step_has_three_products_and_the_energy():
+def test_a_split_pair_step_has_the_energy():
     space = fitted(9, 30, 60)
     card = backend(split=True)
     operand = card.put(*space, "mixed")
-    with Counted() as count:
-        terms = card.pair_terms(operand, operand, Tile(0, 9, 0, 9, True))
-    assert len(count.products) == 3
+    terms = card.pair_terms(operand, operand, Tile(0, 9, 0, 9, True))
     assert card.describe()["float32 products"] == "three of TF32"
     direct, exchange = oracle(space, space)
     np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=3e-6)
@@ -356,7 +267,20 @@ def test_a_split_pair_step_has_three_products_and_the_energy():
 # --- a B that does not fit ------------------------------------------------------------------------
 
 
-ROOM = 330  # occupied orbitals on the card, of 50 along the edge of a tile
+def watch_memory(card):
+    """Bytes of operands on a card whenever one is added, from now on."""
+    resident = []
+    hold = card.transfers.hold
+
+    def watched(value, size):
+        hold(value, size)
+        resident.append(card.transfers.resident)
+
+    card.transfers.hold = watched
+    return resident
+
+
+ROOM, NAUX = 66, 100  # occupied orbitals on the card, of 10 or 6 along the edge of a tile
 
 
 def small(rows, size, **how):
@@ -368,18 +292,12 @@ def small(rows, size, **how):
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed", "split"])
 @pytest.mark.parametrize(
-    "sizes",
-    [
-        [(450, 2, 3)],
-        [(350, 2, 3), (200, 3, 3)],
-        [(450, 2, 3), (30, 3, 3)],
-        [(30, 2, 3), (450, 3, 3)],
-    ],
+    "sizes", [[(90, 2)], [(70, 2), (40, 3)], [(90, 2), (6, 3)], [(6, 2), (90, 3)]]
 )
 def test_rows_of_b_pass_through_a_small_card(sizes, precision):
     """The same bits as where B fits; less than all of B is on the card at any time."""
-    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
-    row = {"fp64": 8, "mixed": 4, "split": 8}[precision] * sizes[-1][1] * 3
+    spaces = [fitted(*size, NAUX, seed=number) for number, size in enumerate(sizes)]
+    row = {"fp64": 8, "mixed": 4, "split": 8}[precision] * sizes[-1][1] * NAUX
     split = precision == "split"  # two halves of each float32
     if split:
         precision = "mixed"
@@ -387,14 +305,7 @@ def test_rows_of_b_pass_through_a_small_card(sizes, precision):
     whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40), split=split)
     streamed = [card.put(*space, precision) for space in spaces]
     assert any(isinstance(operand, StreamedOperand) for operand in streamed)
-    most = []
-    hold = card.transfers.hold
-
-    def watched(value, size):
-        hold(value, size)
-        most.append(card.transfers.resident)
-
-    card.transfers.hold = watched
+    most = watch_memory(card)
     found = pair_energies(streamed, card)
     expected = pair_energies([whole.put(*space, precision) for space in spaces], whole)
     np.testing.assert_array_equal(found.opposite_spin, expected.opposite_spin)
@@ -402,20 +313,6 @@ def test_rows_of_b_pass_through_a_small_card(sizes, precision):
         np.testing.assert_array_equal(ours, theirs)
     assert max(most) <= ROOM * row
     assert card.transfers.uploads > whole.transfers.uploads
-
-
-def test_a_card_without_room_for_a_tile_is_refused():
-    card = small(99, 8 * 30)
-    with recorded_error(ResourceError):
-        card.put(*fitted(20, 5, 6), "fp64")
-
-
-def test_a_card_that_is_full_although_it_had_room_is_an_error_of_ours(monkeypatch):
-    card = backend()
-    full = Mock(side_effect=torch.cuda.OutOfMemoryError)
-    monkeypatch.setattr(card.transfers, "up", full)
-    with recorded_error(ResourceError):
-        card.put(*fitted(4, 5, 6), "mixed")
 
 
 @pytest.mark.parametrize(
@@ -532,18 +429,6 @@ def test_what_comes_back_is_waited_for():
 # --- B, J and K made on the device ----------------------------------------------------------------
 
 
-class Factor:
-    """The two kinds of inverse metric: a triangle, and the result of an eigenvalue cut."""
-
-    @staticmethod
-    def triangle(naux, rng):
-        return np.tril(rng.standard_normal((naux, naux))) + 3 * np.eye(naux)
-
-    @staticmethod
-    def cut(naux, rng):
-        return rng.standard_normal((naux, naux - 2))
-
-
 def spaces_of(sizes, nao, rng):
     return [
         SimpleNamespace(
@@ -556,17 +441,18 @@ def spaces_of(sizes, nao, rng):
     ]
 
 
-@pytest.mark.parametrize("kind", ["triangle", "cut"])
+@pytest.mark.parametrize("kept", [17, 15], ids=["triangle", "eigenvalues cut"])
 @pytest.mark.parametrize("sizes", [[(5, 6)], [(5, 6), (3, 8)]])
-def test_b_of_the_device_is_the_formula(kind, sizes):
+def test_b_of_the_device_is_the_formula(kept, sizes):
     rng = np.random.default_rng(5)
     nao, naux = 11, 17
     raw = rng.standard_normal((naux, nao, nao))
     raw += raw.transpose(0, 2, 1)
     rows, columns = np.tril_indices(nao)
     packed = np.ascontiguousarray(raw[:, rows, columns])
-    inverse = getattr(Factor, kind)(naux, rng)
-    given = np.ascontiguousarray(inverse.T) if kind == "triangle" else inverse
+    given = rng.standard_normal((naux, kept))
+    if kept == naux:
+        given = np.triu(given)
     spaces = spaces_of(sizes, nao, rng)
     fetched = spaces_of([(2, 3)], nao, rng)
     blocks = [(0, 7, packed[:7]), (7, 9, packed[7:9]), (9, 17, packed[9:])]
@@ -596,16 +482,16 @@ def test_b_of_the_device_is_the_formula(kind, sizes):
         assert tensor.shape == b.shape
 
 
-@pytest.mark.parametrize("name", ["h2o", "nh2", "nah", "o2"])
+@pytest.mark.parametrize("name", ["h2o", "nh2"])
 def test_a_run_with_everything_on_the_device(name, monkeypatch):
     """Closed and open shell, against the same run on the host and PySCF's own DF-MP2."""
 
     molecule = Molecule.from_string(MOLECULES[name])
     card = backend()
     monkeypatch.setattr(torch_backend, "make", lambda name, threads: card)
-    host = dfmp2.run(molecule, "6-31g*", backend="cpu", precision="fp64")
+    host = dfmp2.run(molecule, "6-31g", backend="cpu", precision="fp64")
     for precision in ("fp64", "mixed"):
-        ours = dfmp2.run(molecule, "6-31g*", backend="torch", precision=precision, check=True)
+        ours = dfmp2.run(molecule, "6-31g", backend="torch", precision=precision, check=True)
         assert ours.options.transform == "device"  # by auto, on a card
         difference = ours.mp2_correlation_energy - host.mp2_correlation_energy
         assert abs(difference) < {"fp64": 1e-9, "mixed": 1e-7}[precision]
@@ -613,20 +499,6 @@ def test_a_run_with_everything_on_the_device(name, monkeypatch):
         assert abs(ours.check.correlation_difference) < {"fp64": 1e-9, "mixed": 1e-7}[precision]
     details = dict(line.split(": ", 1) for line in ours.provenance.backend_details)
     assert details["on the device"] == "J and K, transformation and fit, pair energies"
-    assert card.transfers.resident == 0
-
-
-@pytest.mark.slow
-def test_b_on_the_disk_passes_through_the_card(monkeypatch):
-    """The host has no room for B: it makes B on disk and sends blocks of it to the card."""
-
-    card = backend()
-    monkeypatch.setattr(torch_backend, "make", lambda name, threads: card)
-    how = {"backend": "torch", "precision": "fp64", "threads": 1}
-    held, stored = both(monkeypatch, lambda: dfmp2.run(NH2, "6-31g*", **how))
-    assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
-    assert (held.options.transform, stored.options.transform) == ("device", "auto")
-    assert abs(stored.mp2_correlation_energy - held.mp2_correlation_energy) < 1e-10
     assert card.transfers.resident == 0
 
 
@@ -644,7 +516,8 @@ def test_b_that_only_the_card_has_room_for_stays_there(monkeypatch, usable, plac
     host = dfmp2.run(NH2, "sto-3g", backend="cpu", precision="fp64")
     sizes = memory._mp2
     monkeypatch.setattr(memory, "_mp2", without_room)
-    ours = dfmp2.run(NH2, "sto-3g", backend="torch", precision="fp64")
+    ours = dfmp2.run(NH2, "sto-3g", backend="torch")
+    assert ours.precision == "fp64" and ours.certificate is None
     assert ours.storage.fitted_tensor == place
     assert ours.options.transform == {"memory": "device", "disk": "auto"}[place]
     assert abs(ours.mp2_correlation_energy - host.mp2_correlation_energy) < 1e-10
@@ -688,18 +561,11 @@ def test_the_planned_memory_of_a_card_is_what_a_run_holds(card, how, number, mon
     monkeypatch.setattr(torch_backend, "make", lambda name, threads: made)
     monkeypatch.setattr(rates, "measure_rates", lambda backend, count: rates.Rates())
     how |= {"backend": "torch", "transform": "host", "threads": 1, "stability": "off"}
-    planned = dfmp2.plan(NH2, "6-31g", **how).to_dict()["memory_bytes"]["device"]
-    held = []
-    hold = made.transfers.hold
-
-    def watched(value, size):
-        hold(value, size)
-        held.append(made.transfers.resident)
-
-    monkeypatch.setattr(made.transfers, "hold", watched)
-    result = dfmp2.run(NH2, "6-31g", **how)
+    planned = dfmp2.plan(NH2, "sto-3g", **how).to_dict()["memory_bytes"]["device"]
+    held = watch_memory(made)
+    result = dfmp2.run(NH2, "sto-3g", **how)
     assert result.options.transform == "host"
-    b = (5 * 8 + 4 * 9) * result.sizes.naux
+    b = (5 * 2 + 4 * 3) * result.sizes.naux
     if card is None:
         assert planned == 0
     else:
@@ -739,32 +605,6 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room, total):
     single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
     assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
     assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()
-
-
-@pytest.mark.parametrize("card", [H100, None], ids=["float64 as fast", "the host"])
-def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
-    """For a doublet, as made by the host; each operator has its own B on the card."""
-    mole = gto.M(atom="N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3", basis="6-31g", spin=1, verbose=0)
-    fitting = df.addons.make_auxmol(mole, "def2-universal-jkfit")
-    orbitals = np.linalg.qr(np.random.default_rng(7).standard_normal((mole.nao, mole.nao)))[0]
-    occupied = [orbitals[:, :5], orbitals[:, 2:6]]
-    progress = []
-    there = DeviceIntegrals(
-        mole, fitting, 1, backend(card), lambda done, total: progress.append(done)
-    )
-    host = JKFitting(mole, fitting, 1)
-    for omega in (None, 0.33):
-        one, other = there, host
-        if omega is not None:
-            one, other = (each.at_long_range(omega) for each in (there, host))
-            assert isinstance(one, DeviceIntegrals) and one.backend is there.backend
-        progress.clear()
-        for found, expected in zip(one.matrices(occupied), other.matrices(occupied), strict=True):
-            np.testing.assert_allclose(found, expected, atol=1e-10)
-        assert progress and one.fields is not None
-        assert (one.threads, one.pairs) == (1, there.pairs)
-        one.discard()
-        assert one.fields is None
 
 
 @pytest.mark.parametrize(("card", "rate"), [(H100, 1e13), (None, torch_backend.HOST_RATE)])

@@ -3,7 +3,7 @@ without Trainium.
 
 Uploads, residency, synchronisation, counting and read-back are those of the lane `nki-xla`; the
 arithmetic is not that of the kernel: each output depends on its pair and on every operand. No
-backend of the registry uses it, and the executor's descriptions name it.
+backend of the registry uses it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ from typing import Any
 from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium.kernels.sizes import P, sum_columns, upper_columns
 from dfmp2.trainium.launch.executors import Kernel, XlaExecutor
-
-STAND_IN = (
-    "a stand-in traced by XLA on the host CPU: not Trainium and not the kernels; times and "
-    "energies mean nothing"
-)
 
 
 def stand_in(
@@ -65,7 +60,3 @@ class XlaTwinExecutor(XlaExecutor):
     lane = "xla-cpu-twin"
     platform = "CPU"
     resolve = staticmethod(traced)
-
-    def describe(self) -> dict[str, str]:
-        """The lane's description, and that a stand-in ran."""
-        return {**super().describe(), "stand-in": STAND_IN}

@@ -145,10 +145,14 @@ OF_A_DEVICE = (
     "core-busy",
     "deaf-device",
     "hardware-fault",
+    "kernel-raises",
     "not-a-number",
+    "other-names",
     "other-chip",
     "out-of-bounds",
     "time-out",
+    "took-the-cpu",
+    "two-outputs",
     "wrong-numbers",
 )
 

@@ -427,16 +427,12 @@ def executor(lane: str, core: int | None = None) -> Executor:
 
     Parameters
     ----------
-    lane : a lane in the table above, or "module:class" of a stand-in for tests of several processes
+    lane : a lane in the table above
 
     Raises
     ------
     BackendUnavailable : unknown lane, or its device does not answer
     """
-    module, _, name = lane.partition(":")
-    if name:
-        stand_in: Executor = getattr(import_module(module), name)()
-        return stand_in
     match lane:
         case "nki":
             return NeffExecutor(core)

@@ -87,19 +87,9 @@ TARGETS = {
 DEFAULT_TARGET = "trn3"
 
 
-def fault():
-    """What should go wrong."""
-    return os.environ.get("STAND_IN_NKI", "")
-
-
-def withdrawn():
-    """A name that a release does not have, as STAND_IN_NKI asks ("without-nisa.reciprocal")."""
-    return fault().removeprefix("without-") if fault().startswith("without-") else ""
-
-
 def member(module, known, name):
     """A name of nki.isa or nki.language; AttributeError where it is not published."""
-    if name not in known or withdrawn() == f"{module}.{name}":
+    if name not in known:
         raise AttributeError(
             f"module 'nki.{'isa' if module == 'nisa' else 'language'}' has no attribute '{name}'"
         )
@@ -142,9 +132,7 @@ def check_arguments(arguments):
 def check_flags(text):
     """NEURON_CC_FLAGS, which reach neuronx-cc as they are; it is an argparse program."""
     words = re.sub(r"(--[\w-]+|-O)\s+(?=[^-\s])", r"\1=", text).split()
-    unknown = [
-        word for word in words if re.split(r"=|(?<=^-O)", word)[0] not in FLAGS or word == refused()
-    ]
+    unknown = [word for word in words if re.split(r"=|(?<=^-O)", word)[0] not in FLAGS]
     if unknown:
         raise RuntimeError(f"neuronx-cc: error: unrecognized arguments: {' '.join(unknown)}")
     for word in words:
@@ -154,26 +142,8 @@ def check_flags(text):
             raise RuntimeError(f"neuronx-cc: error: argument {name}: invalid choice: {value!r}")
 
 
-def refused():
-    """A flag that this release does not know although it is documented."""
-    return "--auto-cast=none" if fault() == "flag-refused" else ""
-
-
 def check_folder(folder):
     """Rule 8 of the same sample: a folder for artifacts that is not empty is refused."""
     left = os.listdir(folder)
-    if left or fault() == "folder-not-empty":
-        raise RuntimeError(
-            f"[NCC_IDRV077] output directory is not empty: {left or ['left-by-another-run']}"
-        )
-
-
-def check_compiler():
-    """Rule 8 again: the driver looks for neuronx-cc on PATH, and runs `python None compile` where
-    it is not."""
-    if fault() == "no-compiler-on-path":
-        print(
-            "python: can't open file '/artifacts/None': [Errno 2] No such file or directory",
-            flush=True,
-        )
-        raise RuntimeError("NCCError: neuronx-cc compilation failed with exit code 2")
+    if left:
+        raise RuntimeError(f"[NCC_IDRV077] output directory is not empty: {left}")

@@ -8,7 +8,6 @@ which nrtpy has grown out of.
 
 import json
 import os
-import time
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import numpy as np
 
 ERRORS = {
     "hardware-fault": "NRT Error NRT_EXEC_HW_ERR_NC_UE(1202): Failed to execute model",
-    "dma-abort": "NRT Error NRT_EXEC_HW_ERR_DMA_ABORT(1203): Failed to execute model",
     "time-out": "NRT Error NRT_TIMEOUT(5): Failed to execute model",
     "out-of-bounds": "NRT Error NRT_EXEC_OOB(1006): Failed to execute model",
     "not-a-number": "NRT Error NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003): Failed to execute model",
@@ -25,10 +23,7 @@ ERRORS = {
 # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
 OUT = "output_0"
 ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
-# s in which launches are slow with slow-start, s that each of them takes then
-SLOW, SLOWER = (5.0, 0.05)
 COUNTING = Lock()  # cores of a test may share the process
-BEGUN = time.perf_counter()
 
 
 class NrtError(RuntimeError):
@@ -44,23 +39,10 @@ class NrtpyTensor:
     """A tensor on the device."""
 
     def __init__(self, tensor_ref, shape, dtype, name=None):
-        self.tensor_ref, self.shape, self._dtype, self.name = (
-            tensor_ref,
-            tuple(shape),
-            np.dtype(dtype),
-            name,
-        )
-
-    @property
-    def dtype(self):
-        """Type of the elements."""
-        return self._dtype
-
-    @dtype.setter
-    def dtype(self, dtype):
-        if fault() == "frozen-types":
-            raise AttributeError("property 'dtype' of 'NrtpyTensor' object has no setter")
-        self._dtype = np.dtype(dtype)
+        self.tensor_ref = tensor_ref
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+        self.name = name
 
     @classmethod
     def from_numpy(cls, array, name=None, core_id=0):
@@ -161,27 +143,8 @@ class NrtpyModel:
         arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
         given = {**arrays, **self.record["statics"]}
         out = interpret(self.record["source"], self.record["kernel"], given, self.record["target"])
-        self._wait()
         made[OUT].tensor_ref.memory[...] = np.ascontiguousarray(out).reshape(-1).view(np.uint8)
         counter = Path(os.environ["STAND_IN_COUNTER"])
         with COUNTING:
             counter.write_text(str(int(counter.read_text()) + 1))
         return made if outputs is None else None
-
-    def benchmark(self, inputs, outputs=None, warmup_iter=5, benchmark_iter=5, mode="device"):
-        """Statistics of several executions, ms; the stand-in has the host's clock only."""
-        if mode not in ("device", "host"):
-            raise ValueError(f"Invalid benchmark mode '{mode}'. Use 'device' or 'host'.")
-        taken = []
-        for _ in range(benchmark_iter):
-            begin = time.perf_counter()
-            self(inputs, outputs)
-            taken.append(1e3 * (time.perf_counter() - begin))
-        return SimpleNamespace(
-            mean_ms=float(np.mean(taken)), min_ms=min(taken), max_ms=max(taken), durations_ms=taken
-        )
-
-    def _wait(self):
-        """Take longer than the interpreter, as STAND_IN_NKI asks."""
-        if fault() == "slow-start" and time.perf_counter() - BEGUN < SLOW:
-            time.sleep(SLOWER)
