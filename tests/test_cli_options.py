@@ -3,7 +3,6 @@ other commands."""
 
 from __future__ import annotations
 
-import io
 import resource
 import subprocess
 import sys
@@ -89,38 +88,6 @@ def test_every_option_reaches_the_calculation(
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
     expected = Options(**{"basis": "sto-3g", **needed, option.name: value})
     assert seen == [expected] and getattr(expected, option.name) == value != option.default
-
-
-# --- molecule -------------------------------------------------------------------------------------
-
-
-def test_standard_input(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = (folder / "h2.xyz").read_bytes()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
-    assert succeed(call("run", "-", "--basis", "sto-3g", "--json")).json["formula"] == "H2"
-    assert (folder / "stdin.dfmp2.h5").is_file()
-
-
-# --- SCF and MP2 ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("chkfile", [False, True])
-def test_orbitals_of_an_earlier_result_or_of_pyscf_save_cycles(
-    chkfile: bool, json_of: Any, folder: Path, water: Stored
-) -> None:
-    """Restricted ones start an unrestricted run too."""
-    from pyscf import gto, scf
-
-    start = str(water.path)
-    if chkfile:
-        atoms, start = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "pyscf.chk"
-        scf.RHF(gto.M(atom=atoms, basis="sto-3g", verbose=0)).set(chkfile=str(folder / start)).run(
-            conv_tol=1e-10
-        )
-    for more in ((), ("--reference", "uhf")):
-        found = json_of("h2o.xyz", *STO3G, "--scf-from", start, *more)
-        assert found["scf_iterations"] < water.json["scf_iterations"]
-        assert found["mp2_total_energy"] == pytest.approx(water.json["mp2_total_energy"], abs=1e-8)
 
 
 # --- compute --------------------------------------------------------------------------------------
@@ -225,31 +192,6 @@ def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
 
 
 # --- the other commands ---------------------------------------------------------------------------
-
-
-def test_backends(call: Runner) -> None:
-    named = [
-        "cpu",
-        "torch",
-        "cuda",
-        "cuda-tf32",
-        "nki",
-        "nki-xla",
-        "nki-simulator",
-        "nki-interpreter",
-    ]
-    table = succeed(call("backends", "--json")).json
-    assert list(table) == named
-    assert table["cpu"]["available"] and table["cpu"]["reason"] is None
-    shown = succeed(call("backends")).out
-    for name, row in table.items():
-        assert row["available"] == (row["reason"] is None)
-        assert name in shown and (row["available"] or row["reason"] in " ".join(shown.split()))
-        if name.startswith("nki") and name != "nki-interpreter":
-            assert (
-                "nki is not installed" in row["reason"]
-                and "AWS's own package index" in row["reason"]
-            )
 
 
 def test_module_version_and_help(

@@ -123,6 +123,3 @@ def test_certificate_is_widened_by_the_pairs_left_out(fields):
     wider = derive(replace(parent, certificate=coarse), frozen_core=1).certificate
     assert wider.opposite_spin_error == pytest.approx(2e-9 + 1e-6 * left_out, rel=1e-9)
     assert derive(parent, frozen_core=0, os_scale=1.1).certificate == found
-
-
-# --- the command ----------------------------------------------------------------------------------
