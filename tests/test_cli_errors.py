@@ -93,26 +93,16 @@ def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_full_standard_output(folder: Path) -> None:
     """The result is kept: it was complete before there was anything to print."""
-    if not os.path.exists("/dev/full"):
-        pytest.fail("this test needs /dev/full")
-    for redirection, code in ((">/dev/full", 7), ("2>&-", 0)):
-        (folder / "h2.dfmp2.h5").unlink(missing_ok=True)
-        done = in_shell(f'exec "$@" {redirection}', "run", H2, *STO3G, cwd=folder)
-        assert done.code == code, (redirection, done.err)
-        assert "Traceback" not in done.err + done.out
-        hdf5.read(folder / "h2.dfmp2.h5")
-        if code:
-            assert "what was computed is stored: dfmp2 finished" in done.err
-    done = in_shell('exec "$@" >/dev/full', "derive", "h2.dfmp2.h5", cwd=folder)
-    assert done.code == 7 and "stored" not in done.err.partition("not stored")[0]
-    assert "standard output cannot be written (No space left on device): dfmp2 fin" in done.err
+    done = in_shell('exec "$@" >/dev/full', "run", H2, *STO3G, cwd=folder)
+    assert done.code == 7 and "Traceback" not in done.err
+    assert "what was computed is stored: dfmp2 finished" in done.err
+    hdf5.read(folder / "h2.dfmp2.h5")
 
 
 def test_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
-    for arguments in (("run", H2, *STO3G), ("show", "--help")):
-        done = in_shell(script, *arguments, cwd=folder)
-        assert done.out.splitlines()[-1] == "0" and "Traceback" not in done.err + done.out
+    done = in_shell(script, "run", H2, *STO3G, cwd=folder)
+    assert done.out.splitlines()[-1] == "0" and "Traceback" not in done.err + done.out
 
 
 def test_progress_that_cannot_be_shown_does_not_stop_a_run(folder: Path) -> None:
