@@ -48,12 +48,35 @@ def _tilted(points: Sequence[Sequence[float]]) -> np.ndarray:
     return np.array(points) @ turn + [0.3, -0.2, 0.5]
 
 
+# One shell of each angular momentum that Molden knows, of which one is contracted, and an h shell.
+UP_TO_G = """****
+O 0
+S 3 1.0
+ 130.7 0.1543
+ 23.8 0.5353
+ 6.44 0.4446
+S 1 1.0
+ 0.9 1.0
+P 2 1.0
+ 5.0 0.4
+ 1.1 0.7
+P 1 1.0
+ 0.3 1.0
+D 1 1.0
+ 1.2 1.0
+F 1 1.0
+ 1.4 1.0
+G 1 1.0
+ 1.5 1.0
+****
+"""
+H_SHELL = "****\nHe 0\nS 1 1.0\n 1.3 1.0\nS 1 1.0\n 0.4 1.0\nH 1 1.0\n 1.2 1.0\n****\n"
 # name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g functions; HI: core potential
 # and ghosts
 CASES = {
     "oh": (
         Molecule(("O", "H"), _tilted([(0, 0, 0), (0, 0, 1.83)]), multiplicity=2),
-        "cc-pvqz",
+        "6-31g,O=FOLDER/g.gbs",
         "cc-pvqz-ri",
         "cc-pvqz-jkfit",
     ),
@@ -71,11 +94,21 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[MP2Result, str]:
+def case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[MP2Result, str]:
     """A result and the fitting set of its SCF."""
     molecule, basis, auxbasis, jkfit = CASES[request.param]
+    folder = tmp_path_factory.mktemp("basis")
+    (folder / "g.gbs").write_text(UP_TO_G)
     result = dfmp2.run(
-        molecule, basis, auxbasis=auxbasis, scf_auxbasis=jkfit, threads=1, stability="off"
+        molecule,
+        basis.replace("FOLDER", str(folder)),
+        auxbasis=auxbasis,
+        scf_auxbasis=jkfit,
+        threads=1,
+        stability="off",
+        allow_poor_fit=True,
     )
     return result, jkfit
 
@@ -259,7 +292,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     )
     assert record.molecule.fix_com and record.molecule.fix_orientation
     specification = record if version == 1 else record.input_data.specification
-    assert specification.model.basis == result.options.basis
+    assert specification.model.basis == result.orbital_basis.name
     wavefunction, basis = record.wavefunction, record.wavefunction.basis
     assert basis.nbf == result.sizes.nao
     energies = [wavefunction.scf_eigenvalues_a, wavefunction.scf_eigenvalues_b]
@@ -446,13 +479,19 @@ def test_qcschema_of_a_mean_field_asks_for_its_fitting_set(tmp_path: Path) -> No
     assert again.total_energy == pytest.approx(result.total_energy, abs=1e-9)
 
 
-def test_h_functions_do_not_fit_into_molden() -> None:
+def test_h_functions_do_not_fit_into_molden(tmp_path: Path) -> None:
+    (tmp_path / "h.gbs").write_text(H_SHELL)
     result = dfmp2.run(
-        Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off"
+        Molecule(("He",), [[0, 0, 0]]),
+        f"{tmp_path}/h.gbs",
+        auxbasis="def2-svp-ri",
+        scf_auxbasis="def2-universal-jkfit",
+        threads=1,
+        allow_poor_fit=True,
     )
     with recorded_error(InputError):
         export(result, "molden")
-    assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 91
+    assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 13
 
 
 def test_orbitals_of_another_basis_and_atoms_far_away_are_not_exported(water: Stored) -> None:

@@ -93,7 +93,9 @@ def contents(path: Path) -> dict[str, Any]:
             )
         if isinstance(item, h5py.Dataset):
             value = item[()]
-            text = repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+            text: Any = repr(value)
+            if isinstance(value, np.ndarray):
+                text = value.tobytes() if value.dtype.kind in "fiub" else repr(value.tolist())
             found[name] = (item.dtype.str, h5py.check_string_dtype(item.dtype), item.shape, text)
 
     with h5py.File(path) as handle:
