@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -171,18 +170,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     return value
-
-
-def test_times_of_a_study_say_their_zone(stored: Callable[[str], Path]) -> None:
-    """Those of the study, of its file and of every run are in UTC, and not later than now."""
-    study = dfmp2.read_study(stored("map"))
-    times = [study.created, *(run.provenance.created for run in study.runs.values())]
-    with h5py.File(stored("map")) as handle:
-        times.append(str(handle.attrs["file_time"]))
-    for text in times:
-        time = datetime.fromisoformat(text)
-        assert time.utcoffset() == timedelta(0), text
-        assert timedelta(0) <= datetime.now(UTC) - time < timedelta(hours=1), text
 
 
 def compare_with_attributes(printed: dict[str, Any], result: dfmp2.MP2Result) -> set[str]:
