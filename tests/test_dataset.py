@@ -68,22 +68,6 @@ def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
     return {name: dfmp2.read(folder / "out" / f"{name}.h5") for name in NAMES}
 
 
-def test_extxyz_is_what_ase_reads(batch, collected):
-    """A frame for each item, in their order."""
-    read = pytest.importorskip("ase.io").read
-    target, done = collected("extxyz", "--duplicates")
-    assert f"4 of 4 items -> {target}" in done.out and "not complete" not in done.err
-    for atoms, (name, result) in zip(read(target, ":"), results(batch).items(), strict=True):
-        assert atoms.info["name"] == name
-        assert atoms.get_potential_energy() == pytest.approx(result.total_energy * EV, rel=1e-14)
-        assert atoms.info["charge"] == result.molecule.charge
-        assert atoms.info["spin"] == result.molecule.multiplicity
-        assert not atoms.pbc.any() and atoms.info["method"] == "DF-MP2/sto-3g"
-        assert atoms.info["program"] == f"dfmp2 {result.provenance.version}"
-    assert 'smiles="[NH2]"' in target.read_text().splitlines()[1]
-    assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
-
-
 ENERGIES = {  # of a record -> of a result
     "energy": "total_energy",
     "scf_energy": "scf_total_energy",

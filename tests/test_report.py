@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
+from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import Figure
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.reports.energies import _pair_map, pairs_section
-from dfmp2.output.reports.result import operations
-from dfmp2.planning.time import Timings
 from tests.conftest import pytest_runtest_makereport
 from tests.report_page import enlarged, open_shell, page_of, parse
 
@@ -186,38 +184,6 @@ def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
     assert np.linalg.det(
         np.linalg.lstsq(points - points.mean(0), turned, rcond=None)[0]
     ) == pytest.approx(1.0)
-
-
-def test_rates_are_operations_over_time(result):
-    # RHF: nocc (nocc + 1) / 2 pairs of nvir^2 integrals, each a product over naux, counted as two
-    # operations.
-    nocc, nvir, naux = 5, 2, result.sizes.naux
-    flops = nocc * (nocc + 1) * nvir**2 * naux
-    exact = replace(
-        result, certificate=None, precision="fp64", timings=Timings(1.0, 1.0, 1.0, 1.0, 0.5, 9.0)
-    )
-    assert operations(exact)["pair_energies"] == flops
-    repeated = replace(exact, certificate=Certificate(15, 15, 1e-5, 1e-5, 1e-5, 1e-6, 1e-7, True))
-    # Mixed, its sample of all pairs, float64
-    assert operations(repeated)["pair_energies"] == 3 * flops
-    summed = replace(exact, quadrature=Quadrature(-0.1, 7, 0.5, 40.0, 1e-9))
-    for unknown in ({"operations": None}, {"xc": "pbe"}):
-        changed = replace(exact, reference=replace(exact.reference, **unknown))
-        assert operations(changed)["scf"] == 0
-    # For each point half of a symmetric naux by naux matrix, each element a sum over i and a.
-    assert operations(summed)["pair_energies"] == 7 * nocc * nvir * naux**2
-
-    def cells(shown, stage="pair energies"):
-        return next(row for row in parse(page_of(shown)).rows if row[0] == stage)[1:]
-
-    assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
-    # 1 s of SCF
-    begun = replace(
-        exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops)
-    )
-    assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}"]
-    integrals = naux * 7 * 8 / 2  # for 7 functions
-    assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
 
 
 # --- the command ----------------------------------------------------------------------------------
