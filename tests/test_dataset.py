@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.molecule.files import read_frame
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output.dataset import make_record, write_dataset
 from dfmp2.output.hdf5 import write
@@ -49,19 +48,6 @@ def batch(tmp_path_factory) -> Path:
     (folder / "m.toml").write_text(HEAD + ITEMS)
     succeed(run_here("batch", "run", "m.toml", cwd=folder))
     return folder
-
-
-@pytest.fixture
-def collected(batch, call, monkeypatch, tmp_path):
-    """Collect into a file of a format; returns its path and the messages."""
-    monkeypatch.chdir(batch)
-
-    def collect(to: str, *options: str):
-        target = tmp_path / f"set.{to}"
-        done = succeed(call("batch", "collect", "m.toml", "-o", str(target), "--to", to, *options))
-        return target, done
-
-    return collect
 
 
 def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
@@ -268,22 +254,6 @@ def test_what_a_molecule_lacks_is_missing_in_every_format(missing, batch, tmp_pa
     assert rows[1].data[missing] is None and rows[0].data[missing] is not None
     if missing in ("energy", "forces", "dipole", "charges"):
         assert rows[0].get(missing) is not None and rows[1].get(missing) is None
-
-
-@pytest.mark.parametrize("to", ["extxyz", "ase.db"])
-def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
-    target, _ = collected(to, "--duplicates")
-    for number, (name, result) in enumerate(results(batch).items(), start=1):
-        molecule = read_frame(target, number)
-        assert molecule.name == {"ase.db": name}.get(to, target.stem)
-        assert molecule.symbols == result.molecule.symbols
-        assert (molecule.charge, molecule.multiplicity) == (
-            result.molecule.charge,
-            result.molecule.multiplicity,
-        )
-        np.testing.assert_allclose(
-            molecule.coordinates, result.molecule.coordinates, rtol=1e-8, atol=1e-8
-        )
 
 
 @pytest.mark.slow

@@ -49,18 +49,19 @@ FILES = {
 }
 DELTA = ("--delta", "ccsd(t)/sto-3g")
 GAS = ("--frequencies", "--allow-gradient", "--temperature", "400")
-HEH = ("heh.xyz", *FIXED, "--stability", "off")
+FAST = (*FIXED, "--stability", "off")
+HEH = ("heh.xyz", *FAST)
 # All run in one folder; each writes the file NAME.h5.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("run", "oh.xyz", *FIXED, "--frozen-core", "1", "--point-charges", "field.txt", "--properties"),
     "gradient": ("gradient", "oh.xyz", *FIXED, "--frozen-core", "1"),
     "optimization": ("optimize", *HEH, "--max-steps", "9", "--verify"),
-    "scan": ("scan", "oh.xyz", *FIXED, "--bond", "1,2", "0.9:1.2:5", "--frozen-core", "1"),
-    "map": ("scan", "li.xyz", *FIXED, "--bond", "2,3", "0.7:0.8:2", "--angle", "1,2,3", "95:120:2"),
-    "interaction": ("interaction", "li.xyz", *FIXED, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
+    "scan": ("scan", "oh.xyz", *FAST, "--bond", "1,2", "0.9:1.2:5", "--frozen-core", "1"),
+    "map": ("scan", "li.xyz", *FAST, "--bond", "2,3", "0.7:0.8:2", "--angle", "1,2,3", "95:120:2"),
+    "interaction": ("interaction", "li.xyz", *FAST, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
     "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
-    "reaction": ("reaction", *FIXED, "--reactants", "pair.xyz,2*be-ion.xyz", "--products", "2*li-ion.xyz,2*be.xyz", *GAS),
-    "relaxed": ("scan", "near.xyz", *FIXED, "--bond", "2,3", "0.95:1.05:2", "--relaxed"),
+    "reaction": ("reaction", *FAST, "--reactants", "pair.xyz,2*be-ion.xyz", "--products", "2*li-ion.xyz,2*be.xyz", *GAS),
+    "relaxed": ("scan", "near.xyz", *FAST, "--bond", "2,3", "0.95:1.05:2", "--relaxed"),
 }  # fmt: skip
 
 
