@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +14,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import Figure
-from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
+from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.reports.energies import _pair_map, pairs_section
@@ -98,15 +97,6 @@ def test_texts_of_a_result_cannot_become_markup(result):
     assert "Molecule" in plain.text
 
 
-def test_labels_of_small_balls_are_small():
-    """They also lie nearer to the middle. No ball is larger than in a small molecule."""
-    chain = [[2.6 * k, 0.3 * (k % 2), 0.0] for k in range(18)]
-    for count, cls, drop, size in ((3, "symbol", "5", "23"), (18, "symbol mid", "4", "8.21")):
-        drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
-        assert drawn.values("y") == [drop] * count and drawn.values("class").count(cls) == count
-        assert drawn.values("r") == [size] * count
-
-
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])
 def test_absurd_numbers_make_no_broken_page(result, value):
     def absurd(record):
@@ -176,27 +166,7 @@ def test_every_text_has_enough_contrast(palette):
     assert steps in (sorted(steps), sorted(steps, reverse=True))  # also in shades of grey
 
 
-def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
-    points = np.random.default_rng(3).standard_normal((12, 3)) * (4.0, 2.0, 1.0)
-    turned = orient(points)
-    gaps = [np.linalg.norm(x[:, None] - x[None], axis=2) for x in (points, turned)]
-    assert np.abs(gaps[0] - gaps[1]).max() < 1e-12 and np.ptp(turned, axis=0).argmax() == 0
-    assert np.linalg.det(
-        np.linalg.lstsq(points - points.mean(0), turned, rcond=None)[0]
-    ) == pytest.approx(1.0)
-
-
 # --- the command ----------------------------------------------------------------------------------
-
-
-def test_nothing_to_correlate_is_a_page_too(call):
-    Path("h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
-    assert call("run", "h.xyz", "--basis", "cc-pvdz").code == 0
-    assert call("report", "h.dfmp2.h5").code == 0
-    assert (
-        parse(Path("report.html").read_text(encoding="utf-8")).row("MP2 correlation")[1]
-        == "0.0000000000"
-    )
 
 
 @pytest.mark.parametrize(("required", "outcome"), [(["browser"], "failed"), ([], "skipped")])
