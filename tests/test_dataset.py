@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.execution import collect
-from dfmp2.execution.manifest import read_batch
-from dfmp2.molecule.files import read_frame
 from dfmp2.mp2.properties import Polarizability
-from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from dfmp2.output.dataset import make_record, write_dataset
 from dfmp2.output.hdf5 import write
 from dfmp2.output.json import numbers_of
 from tests.conftest import MOLECULES, run_here, succeed
@@ -57,37 +50,8 @@ def batch(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def collected(batch, call, monkeypatch, tmp_path):
-    """Collect into a file of a format; returns its path and the messages."""
-    monkeypatch.chdir(batch)
-
-    def collect(to: str, *options: str):
-        target = tmp_path / f"set.{to}"
-        done = succeed(call("batch", "collect", "m.toml", "-o", str(target), "--to", to, *options))
-        return target, done
-
-    return collect
-
-
 def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
     return {name: dfmp2.read(folder / "out" / f"{name}.h5") for name in NAMES}
-
-
-def test_extxyz_is_what_ase_reads(batch, collected):
-    """A frame for each item, in their order."""
-    read = pytest.importorskip("ase.io").read
-    target, done = collected("extxyz", "--duplicates")
-    assert f"4 of 4 items -> {target}" in done.out and "not complete" not in done.err
-    for atoms, (name, result) in zip(read(target, ":"), results(batch).items(), strict=True):
-        assert atoms.info["name"] == name
-        assert atoms.get_potential_energy() == pytest.approx(result.total_energy * EV, rel=1e-14)
-        assert atoms.info["charge"] == result.molecule.charge
-        assert atoms.info["spin"] == result.molecule.multiplicity
-        assert not atoms.pbc.any() and atoms.info["method"] == "DF-MP2/sto-3g"
-        assert atoms.info["program"] == f"dfmp2 {result.provenance.version}"
-    assert 'smiles="[NH2]"' in target.read_text().splitlines()[1]
-    assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
 
 
 ENERGIES = {  # of a record -> of a result
@@ -292,110 +256,6 @@ def test_what_a_molecule_lacks_is_missing_in_every_format(missing, batch, tmp_pa
         assert rows[0].get(missing) is not None and rows[1].get(missing) is None
 
 
-@pytest.mark.parametrize("to", ["extxyz", "ase.db"])
-def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
-    target, _ = collected(to, "--duplicates")
-    for number, (name, result) in enumerate(results(batch).items(), start=1):
-        molecule = read_frame(target, number)
-        assert molecule.name == {"ase.db": name}.get(to, target.stem)
-        assert molecule.symbols == result.molecule.symbols
-        assert (molecule.charge, molecule.multiplicity) == (
-            result.molecule.charge,
-            result.molecule.multiplicity,
-        )
-        np.testing.assert_allclose(
-            molecule.coordinates, result.molecule.coordinates, rtol=1e-8, atol=1e-8
-        )
-
-
-def test_equal_geometries_are_left_out(collected):
-    target, done = collected("json")
-    names = [molecule["name"] for molecule in json.loads(target.read_text())["molecules"]]
-    assert names == ["nh2", "Wässer", "oh"]
-    assert "copy is left out: it is the geometry of Wässer; --duplicates keeps it" in done.err
-
-
-def test_splits_stay_whatever_is_beside_them(batch, collected):
-    target, _ = collected("json", "--split", "1:1:2", "--duplicates")
-    files = sorted(target.parent.glob("set.*.json"))
-    parts = {}
-    for path in files:
-        for molecule in json.loads(path.read_text())["molecules"]:
-            parts[molecule["name"]] = path.name.split(".")[1]
-    assert set(parts) == set(NAMES)
-    hashed = ("[NH2]", *NAMES[1:])  # the SMILES, where there is one
-    places = [int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) >> 62 for text in hashed]
-    assert [parts[name] for name in NAMES] == [
-        ("train", "validation", "test", "test")[place] for place in places
-    ]
-    _, done = collected("json", "--split", "8:1:0", "--duplicates", "--overwrite")
-    assert "set.train.json" in done.out and "set.test.json" not in done.out  # nor a word of it
-    record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
-    shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
-    counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]
-    assert np.abs(np.array(counts) - (0.8, 0.1, 0.1)).max() < 0.02  # 3 standard deviations
-
-
-def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
-    """A second collection reads no result; a changed one is read, and rejected if damaged."""
-    monkeypatch.chdir(batch)
-    from dfmp2.output import hdf5
-
-    first = tmp_path / "first.csv"
-    succeed(call("batch", "collect", "m.toml", "-o", str(first)))
-    with monkeypatch.context() as patch:
-        patch.setattr(hdf5, "read", lambda path: pytest.fail(f"{path} is read again"))
-        succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "again.csv")))
-    assert first.read_bytes() == (tmp_path / "again.csv").read_bytes()
-    whole = (batch / "out" / "oh.h5").read_bytes()
-    damaged = bytearray(whole)
-    energy = np.float64(dfmp2.read(batch / "out" / "oh.h5").total_energy).tobytes()
-    damaged[damaged.index(energy)] ^= 1
-    (batch / "out" / "oh.h5").write_bytes(damaged)
-    done = succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "less.csv")))
-    assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
-    assert "1 of 4 items left out of the table: not complete" in done.err
-    (batch / "out" / "oh.h5").write_bytes(whole)
-
-
-def test_an_item_computed_again_is_read_again(batch, call, monkeypatch, tmp_path):
-    """Though the index already knows its new file."""
-    folder = Path(shutil.copytree(batch, tmp_path / "own"))
-    monkeypatch.chdir(folder)
-    succeed(call("batch", "collect", "m.toml", "-o", "first.json"))
-    (folder / "oh.xyz").write_text("2\ncharge=-1\nO 0.1 0.2 0.3\nH 0.4 -0.5 1.0\n")
-    succeed(call("batch", "run", "m.toml"))
-    succeed(call("batch", "collect", "m.toml", "-o", "second.json"))
-    tables = [
-        {
-            row["name"]: row["mp2_total_energy"]
-            for row in json.loads(Path(file).read_text())["items"]
-        }
-        for file in ("first.json", "second.json")
-    ]
-    energy = dfmp2.read("out/oh.h5").mp2_total_energy
-    assert tables[1] == tables[0] | {"oh": energy} and abs(energy - tables[0]["oh"]) > 1e-3
-
-
-def test_parts_are_shared_by_workers_of_one_thread(batch, monkeypatch):
-    asked = []
-
-    def pool(*given):
-        asked.append(given)
-        return nullcontext(SimpleNamespace(grow=asked.append))
-
-    monkeypatch.setattr(collect, "CHUNK", 2)
-    monkeypatch.setattr(collect, "local_pool", pool)
-    monkeypatch.setattr(
-        collect, "share_out", lambda pool, calls: [c.function(*c.given) for c in calls]
-    )
-    items = read_batch(batch / "m.toml").items
-    assert [reading.row.name for reading in collect._read_files(items, 3)] == [
-        item.name for item in items
-    ]
-    assert asked == [("cpu", 2, 1, None), 2]
-
-
 @pytest.mark.slow
 def test_workers_read_the_same(batch, call, monkeypatch, tmp_path):
     monkeypatch.chdir(batch)
@@ -407,12 +267,3 @@ def test_workers_read_the_same(batch, call, monkeypatch, tmp_path):
         succeed(call("batch", "collect", "m.toml", "-o", str(target), "--workers", workers))
         tables.append(target.read_text())
     assert tables[0] == tables[1]
-
-
-def test_texts_cannot_break_a_frame(tmp_path, batch):
-    read = pytest.importorskip("ase.io").read
-    record = make_record(dfmp2.read(batch / "out" / "oh.h5"))
-    hostile: DataRecord = replace(record, name='a" b=1\nX 0 0 0 \\ é', smiles="C\t=C")
-    write_dataset(tmp_path / "x.extxyz", "extxyz", [hostile, record])
-    first, second = read(tmp_path / "x.extxyz", ":")
-    assert "b" not in first.info and len(first) == len(second) == 2

@@ -3,11 +3,8 @@ ASE's calculator."""
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +31,6 @@ pytest.importorskip("qcmanybody")
 from qcelemental import models  # noqa: E402
 
 from dfmp2.interop.ase import DFMP2  # noqa: E402
-from tests.recorded import recorded_error  # noqa: E402
 
 WATER = [
     0.0,
@@ -125,35 +121,6 @@ def test_published_energy(pipe: Callable[[Any], Finished], version: int) -> None
     )
     assert (answer["schema_version"], answer["id"], answer["success"]) == (version, "hf-1", True)
     assert answer["provenance"]["creator"] == "dfmp2"
-
-
-def test_standard_input(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No unit conversion: bitwise our own molecule, and so the same energy."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(v1()).encode())))
-    done = call("qcschema", "-")
-    assert (done.code, done.err) == (0, "")
-    molecule = Molecule(("O", "H", "H"), np.reshape(WATER, (3, 3)))
-    again = dfmp2.run(
-        molecule, "sto-3g", threads=done.json["extras"]["dfmp2"]["provenance"]["threads"]
-    )
-    assert done.json["return_result"] == pytest.approx(again.mp2_total_energy, abs=1e-12)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_qcelemental_accepts_result_and_failure(
-    pipe: Callable[[Any], Finished], version: int
-) -> None:
-    room = models.v1 if version == 1 else models.v2
-    form = (lambda document: document) if version == 1 else v2
-    record = room.AtomicResult(
-        **pipe(
-            form(v1(protocols={"wavefunction": "orbitals_and_eigenvalues", "stdout": False}))
-        ).json
-    )
-    assert record.wavefunction.scf_orbitals_a.shape == (7, 7)
-    assert record.wavefunction.scf_occupations_a is None and record.stdout is None
-    failed = room.FailedOperation(**pipe(form(v1(driver="optimization"))).json)
-    assert (failed.error.error_type, failed.success) == ("input_error", False)
 
 
 def test_drivers(pipe: Callable[[Any], Finished]) -> None:
@@ -289,84 +256,6 @@ def test_standard_suite(
     room = models.v1 if version == 1 else models.v2
     molecule = room.Molecule.from_data(suite.std_molecules[f"{subject}-xyz"], name=subject)
     runner.runner_asserter(asked, molecule, "mp2", basis, route, None, "", room, returned)
-
-
-def test_same_energy_as_the_pipe(qcng: Any) -> None:
-    molecule = {
-        "symbols": ["O", "H", "H"],
-        "geometry": [0, 0, 0.22, 0, 1.43, -0.88, 0, -1.43, -0.88],
-    }
-    document = v1(molecule, keywords={"precision": "fp64", "scf_conv_tol": 1e-12})
-    ours = qcschema.run(qcschema.read_request(document), threads=1)
-    theirs = qcng.compute(
-        document, "dfmp2", raise_error=True, task_config={"ncores": 1, "memory": 6.0}
-    )
-    assert theirs.return_result == pytest.approx(ours.mp2_total_energy, abs=1e-10)
-    assert theirs.provenance.creator == "dfmp2"
-    assert "reference energy" in theirs.stdout
-
-
-def test_cores_and_memory_are_those_of_the_task(qcng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In QCEngine's GiB; warnings are not raised in its process."""
-    told: dict[str, Any] = {}
-
-    def run(request: qcschema.Request, **how: Any) -> None:
-        told.update(how)
-        raise dfmp2.ConvergenceError("seen")
-
-    monkeypatch.setattr(qcschema, "run", run)
-    failed = qcng.compute(v1(), "dfmp2", task_config={"ncores": 2, "memory": 3.0})
-    assert failed.error.error_type == "convergence_error"
-    assert failed.error.error_message.endswith(": seen")
-    assert (told["threads"], told["memory"]) == (2, 3 * 2**30)
-    assert type(told["listener"]) is Silent
-
-
-FAILURES = [  # (changes of the input, task, error type, message)
-    ({"keywords": {"scf_max_cycles": 1}}, {}, "convergence_error", "SCF"),
-    (
-        {"keywords": {"memory": "4GB"}},
-        {},
-        "input_error",
-        "keywords.memory was given, and memory from outside as well",
-    ),
-    ({"keywords": {"threads": 2}}, {}, "input_error", "threads from outside as well"),
-    ({}, {"memory": 1e-6}, "resource_error", "required"),
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "task", "kind", "message"), FAILURES, ids=[kind for *_, kind, _ in FAILURES]
-)
-def test_failures(
-    qcng: Any, changes: dict[str, Any], task: dict[str, Any], kind: str, message: str
-) -> None:
-    failed = qcng.compute(v1(**changes), "dfmp2", task_config={"ncores": 1, **task})
-    assert (failed.success, failed.error.error_type) == (False, kind)
-    assert message in failed.error.error_message
-    assert "Traceback" not in failed.error.error_message
-
-
-def test_only_register_registers_and_never_over_another_program(
-    qcng: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = qcng.programs.base.programs
-    monkeypatch.delitem(programs, "dfmp2")
-    monkeypatch.delitem(sys.modules, "dfmp2.interop.qcengine")
-    register = import_module("dfmp2.interop.qcengine").register
-    assert "dfmp2" not in programs
-    monkeypatch.setitem(programs, "dfmp2", qcng.get_program("rdkit", check=False))
-    with recorded_error(InputError):
-        register()
-
-
-@pytest.mark.parametrize(("name", "module"), [("qcengine", "qcengine"), ("ase", "ase.units")])
-def test_a_package_that_is_missing_is_named(name: str, module: str, monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
-    with recorded_error(ImportError):
-        __import__(f"dfmp2.interop.{name}")
-    monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
 
 
 def test_counterpoise_by_qcmanybody(qcng: Any) -> None:

@@ -18,12 +18,11 @@ import pytest
 
 from dfmp2 import errors
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.cli.help import WISHES
 from dfmp2.errors import Dfmp2Error, InputError, wishes
 from dfmp2.errors.messages import (
     NOT_GIVEN,
 )
-from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+from dfmp2.errors.wishes import way_out_of_option
 from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.execution.pool import WorkerShare
@@ -36,7 +35,6 @@ from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Check
 from dfmp2.options import Options, make_options
-from dfmp2.options.methods import METHODS
 from dfmp2.output.checkpoint import checkpoint_of
 from dfmp2.planning.memory import VARIES, memory_plan
 from dfmp2.planning.plan import workload_sizes
@@ -46,10 +44,8 @@ from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.task import Numbers, Step, Task
 from dfmp2.units import BOHR_PER_ANGSTROM
-from tests.conftest import MOLECULES, succeed
-from tests.recorded import recorded_error, recorded_failure
-
-STO3G = ("--basis", "sto-3g", "--threads", "1")
+from tests.conftest import MOLECULES
+from tests.recorded import recorded_error
 
 
 def geometry(text):
@@ -107,122 +103,7 @@ def test_geometries_that_are_meant_are_no_doubt(name):
     assert unit_doubt(*geometry(FAMILIAR[name])) == ""
 
 
-def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
-    (folder / "far.xyz").write_text(MOLECULES["h2"])
-    here = succeed(call("plan", "far.xyz", *STO3G)).out
-    assert not [word for word in ("trn", "NEFF", ".py", "device /", "made on") if word in here]
-    assert succeed(call("plan", "far.xyz", *STO3G, "--json")).json["trainium"] is None
-    there = succeed(call("plan", "far.xyz", *STO3G, "--backend", "nki-interpreter")).out
-    assert "trn1, lane nki" in there and "B is made on the host" in there
-    facts = succeed(call("plan", "far.xyz", *STO3G, "--backend", "nki", "--json")).json
-    assert facts["backend"] == "nki" and facts["reason"].startswith(
-        "not on this host: predicted below ("
-    )
-    assert "nki is not installed" in facts["reason"] and facts["trainium"]["trn1"]["lane"] == "nki"
-    recorded_failure(call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64"), 6)
-    assert call("plan", "far.xyz", *STO3G, "--backend", "cuda").code == 6
-
-
 # --- requests for what does not exist -------------------------------------------------------------
-
-
-# What other programs call it, by what the answer names
-METHODS_OF_OTHERS = {
-    "--reference uhf, rohf, rhf": "UMP2 RMP2 ROMP2",
-    "always density-fitted here": "RI DF DF-MP2 RIMP2 MBPT2 MBPT(2) MP",
-    "explicit correlation (F12)": "MP2-R12 LMP2-F12",
-    "local approximations": "LNO-CCSD(T) LPNO-CCSD PNO-LMP2 LocalMP2",
-    "--method custom-dh": "B2NC-PLYP B2GP-PLYP-X revDSD-XYZ DOD-PBEP86 PWPB95-D3 XYG7 xDH-PBE0-X PBE0-DH2 PBE0-2X"
-    " PBE-QIDH wB97X-2D mPW2PLYP-X DoubleHybrid wB2PLYP18 wPr2SCAN50",
-    "coupled cluster": "EOM-CCSD QCISD CISD FCI CI BCCD ADC(2) UCCSD",
-    "--method kappa-mp2": "MP2.5 UMP4 OO-MP3 OO-MP2 RI-OOMP2 DF-OMP2 LCCD REMP",
-    "--method drpa": "RPA RI-RPA SOSEX RPAx",
-    "--method sos-laplace": "LT-MP2 Laplace-SOS-MP2 AO-MP2 SOS-MP2-LT SOS-MP2-Laplace",
-    "--os-scale and --ss-scale": "SCS-MI-MP2 S2-MP2 FE2-MP2 SCS-MP2(vdw) MOS-MP2",
-    "Psi4 has MP2D, Molpro MP2C": "MP2D MP2-D3 MP2-D4 MP2C MP2-vdW",
-    "multireference": "CASSCF RASPT2 MRCI MCSCF NEVPT2 CASPT2 DMRG GVB SC-NEVPT2",
-    "E(HF) is part": "RHF UHF ROHF RI-HF DF-SCF",
-    "functionals are named by --xc": "DFT RKS LDA PBE0 B3LYP M06-2X TPSS r2SCAN wB97X-D CAM-B3LYP BLYP"
-    " BP86 MN15 HSE06 SVWN revPBE X3LYP O3LYP PW6B95",
-    "PySCF has GW": "GW G0W0 BSE evGW",
-    "semi-empirical": "GFN2-xTB xTB AM1 PM6 DFTB3",
-}
-OPTIONS_OF_OTHERS = {
-    "--solvent water": "solvation pcm cpcm smd cosmo ddcosmo iefpcm alpb gbsa",
-    "--solvent eps=78.4": "eps epsilon dielectric",
-    "dfmp2 optimize": "opt optimize geomopt",
-    "dfmp2 frequencies": "freq frequencies hess",
-    "dfmp2 gradient": "grad gradient forces",
-    "--multiplicity is 2S+1": "mult spin spin_multiplicity",
-    "unpaired electrons + 1": "uhf unpaired nopen",
-    "it is --charge": "chrg net_charge total_charge",
-    "--threads": "nprocs nproc cores ncores j np nthreads num_threads ranks max_restarts",
-    "--memory 8GB": "mem maxcore max_memory",
-    "--auxbasis (MP2) and --scf-auxbasis": "ri df rimp2 aux auxiliary_basis df_basis_mp2 ribasis",
-    "--frozen-core auto": "fc freeze_core core",
-    "--dispersion": "d3 d4 d3bj",
-    "--backend cuda": "gpu device cuda",
-    "--overwrite": "force f",
-    "--properties": "relaxed relaxed_density density dipole charges mulliken unrelaxed",
-    "--xc": "functional dft dft_functional ks",
-    "no point group symmetry": "symmetry point_group symm",
-    "--method sos-laplace": "local dlpno pno lno",
-    "extrapolates the basis": "f12 cabs",
-    "CCSD(T) as a correction": "delta focal_point composite",
-    "basis set limit": "cbs extrapolate",
-    "dfmp2 interaction": "bsse counterpoise cp",
-    "no periodic systems": "cell lattice kpts pbc kpoints",
-    "--relativity x2c": "soc spin_orbit dkh zora dirac",
-    "--basis that was made": "ecp pseudo pseudopotential",
-    "spherical": "cartesian cart puream pure",
-    "--scf-conv-tol": "conv_tol scf_conv e_convergence scf_thresh",
-    "--scf-max-cycles": "maxiter max_cycle max_iter scf_max_iter",
-    "--method scs-mp2": "scs sos",
-    "the molecule comes first": "geometry xyz mol input",
-    "--log FILE": "verbose",
-    "-V": "v",
-}
-COMMANDS_OF_OTHERS = {
-    "dfmp2 run computes": "mp2 sp single-point singlepoint calc compute",
-    "dfmp2 optimize finds": "opt geomopt geometry relax",
-    "dfmp2 optimize --transition-state": "ts neb",
-    "dfmp2 irc": "path rpath reaction-path mep",
-    "dfmp2 frequencies": "freq frequency hess hessian vib ir",
-    "dfmp2 gradient": "grad force forces",
-    "dfmp2 interaction": "bsse counterpoise dimer",
-    "dfmp2 run --properties": "dipole charges",
-    "dfmp2 export": "molden cube trexio",
-    "dfmp2 doctor": "info test check",
-    "dfmp2 methods": "ccsd dft hf scf",
-    "dfmp2 show": "print",
-}
-
-
-@pytest.mark.parametrize("said_of_it", METHODS_OF_OTHERS)
-def test_an_unknown_method_gets_the_way_out(said_of_it: str) -> None:
-    name = METHODS_OF_OTHERS[said_of_it].split()[0]
-    with pytest.raises(InputError) as caught:
-        Options("sto-3g", method=name)
-    said = str(caught.value)
-    assert said.startswith(("--method", "--method '"))
-    listed = f"{', '.join(METHODS)}, custom-dh, or a double hybrid of dfmp2 methods"
-    assert f": expected one of {listed}; " in said
-    assert said_of_it in said
-
-
-@pytest.mark.parametrize(
-    ("answered", "names"),
-    [
-        (way_out_of_method, METHODS_OF_OTHERS),
-        (way_out_of_option, OPTIONS_OF_OTHERS),
-        (lambda name: way_out_of_option(f"--{name.replace('_', '-')}"), OPTIONS_OF_OTHERS),
-        (WISHES.__getitem__, COMMANDS_OF_OTHERS),
-    ],
-)
-def test_words_of_other_programs(answered: Any, names: dict[str, str]) -> None:
-    for said, words in names.items():
-        for word in words.split():
-            assert said in answered(word), word
 
 
 WITHOUT_VALUE = ("os_scale", "ss_scale", "xc", "multiplicity", "charge", "threads", "memory")

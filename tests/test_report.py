@@ -4,26 +4,20 @@ show anything else."""
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, replace
-from pathlib import Path
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Certificate, MP2Result, Quadrature, Ranks
-from dfmp2.output import hdf5, text
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output import hdf5
 from dfmp2.output.document import Figure
-from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
+from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
-from dfmp2.output.html.sources import _errors
-from dfmp2.output.reports.energies import _pair_map, list_pairs, pairs_section
-from dfmp2.output.reports.result import operations
-from dfmp2.planning.time import Timings
-from dfmp2.scf.reference import Stability
+from dfmp2.output.reports.energies import _pair_map, pairs_section
 from tests.conftest import pytest_runtest_makereport
 from tests.report_page import enlarged, open_shell, page_of, parse
 
@@ -41,34 +35,6 @@ def result(water):
 @pytest.fixture(scope="module")
 def page(result):
     return page_of(result)
-
-
-def test_what_is_too_long_is_cut_and_counted(result, page, monkeypatch):
-    """Atoms, input, pairs and warnings: as many as fit a page or a screen."""
-    elements = parse(page)
-    assert "more atoms" not in elements.text and "the first" not in elements.text
-    for module, name, most in (
-        ("reports.method", "LONGEST_GEOMETRY", 2),
-        ("reports.result", "LONGEST_INPUT", 7),
-        ("reports.energies", "STRONGEST", 4),
-        ("text", "STRONGEST", 3),
-        ("html.page", "MOST_WARNINGS", 1),
-        ("drawings.molecule", "MOST_DRAWN", 2),
-    ):
-        monkeypatch.setattr(f"dfmp2.output.{module}.{name}", most)
-    doubts = replace(result.diagnostics, warnings=("one doubt", "another", "a third"))
-    warned = replace(result, diagnostics=doubts)
-    cut = parse(page_of(warned))
-    of_atoms = [row for row in cut.rows if row and re.fullmatch(r"\d [OH]", row[0])]
-    assert [row[0] for row in of_atoms] == ["1 O", "2 H"]
-    assert "Geometry, Å; 1 more atoms are in the result file" in cut.text
-    assert f"the first 7 of {len(result.molecule.text)} characters" in cut.text
-    assert "Drawing of H2O, 2 of 3 centres" in cut.values("aria-label")
-    assert len(cut.values("data-atom")) == 2
-    count = len(list_pairs(result))
-    assert f"Strongest pairs (4 of {count})" in cut.text
-    (strongest,) = text._strongest(result)
-    assert len(strongest.rows) == 3 and f"{len(doubts.warnings) - 1} more" in cut.text
 
 
 def test_the_page_is_whole_and_refers_to_nothing_outside(page):
@@ -129,135 +95,6 @@ def test_texts_of_a_result_cannot_become_markup(result):
     assert hostile.text.count("<script>alert(1)</script>") > 20  # shown, not run
     assert not re.search("[\x00\x1b\r\u202e]", pages[0])
     assert "Molecule" in plain.text
-
-
-def test_the_name_of_a_molecule_is_written_as_given(result):
-    """cp and scf are words that pages write in capitals elsewhere."""
-    page = page_of(replace(result, molecule=replace(result.molecule, name="cp scf H2O")))
-    assert "<title>cp scf H2O: DF-MP2/" in page
-    assert "<title>cp scf</title>" in page_of(result, title="cp scf")
-
-
-def test_a_molecule_without_input_text_says_so(result):
-    shown = page_of(replace(result, molecule=replace(result.molecule, text="")))
-    assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown
-
-
-def test_labels_of_small_balls_are_small():
-    """They also lie nearer to the middle. No ball is larger than in a small molecule."""
-    chain = [[2.6 * k, 0.3 * (k % 2), 0.0] for k in range(18)]
-    for count, cls, drop, size in ((3, "symbol", "5", "23"), (18, "symbol mid", "4", "8.21")):
-        drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
-        assert drawn.values("y") == [drop] * count and drawn.values("class").count(cls) == count
-        assert drawn.values("r") == [size] * count
-
-
-def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
-    failed = replace(
-        result,
-        check=replace(result.check, same_spin_difference=1e-3),
-        diagnostics=replace(result.diagnostics, warnings=("the moon is full",)),
-        storage=Storage(
-            "disk", "disk", "/scratch/<x>", predicted=3 * 10**9, written=2 * 10**9, read=4 * 10**9
-        ),
-        ranks=Ranks(2, ("a", "b"), (10**9, 2 * 10**9)),
-        preparation=Preparation(
-            **asdict(result.provenance), file="b.h5", sha256="", seconds=4.5, measured_peak=0
-        ),
-    )
-    text = parse(page_of(failed)).text
-    assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
-    assert "Failed: PySCF" in text and "differs: largest difference 1.0e-03 Eh" in text
-    assert (
-        "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text
-        and "ranks: count2" in text
-        and "prepared: seconds4.50 s" in text
-        and "<x>" in text
-        and "/scratch" not in text
-    )
-
-
-def test_the_headline_says_what_is_wrong_with_the_energies(result):
-    unstable = Stability("unstable (RHF to UHF)", "frontier rotations", -0.3, 0.11)
-    warned = replace(result.diagnostics, warnings=tuple("abcde"))
-    shown = replace(
-        result, reference=replace(result.reference, stability=unstable), diagnostics=warned
-    )
-    elements = parse(page_of(shown))
-    said = "a lower UHF solution exists, at least 1.1e-01 Eh below"
-    assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
-    unknown = replace(unstable, energy_gain=None)
-    tiles = page_of(replace(shown, reference=replace(shown.reference, stability=unknown)))
-    assert parse(tiles).row("reference")[2] == "a lower UHF solution exists"
-    budget = result.error_budget
-    errors = f"±{budget.total:.1e} Eh; in a reaction energy ±{budget.reaction:.1e} Eh"
-    assert elements.row("good to")[1:] == [f"{budget.decimals} decimals", errors]
-    fits = sum(budget.sources[key].total for key in ("scf_fitting", "mp2_fitting"))
-    assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
-    assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
-    poor = replace(result.certificate, correlation_error=1e-3)
-    for repeated, words in (
-        (True, "PySCF check and certificate passed"),
-        (False, "certificate failed"),
-    ):
-        certificate = replace(poor, repeated_in_fp64=repeated)
-        other = parse(page_of(replace(shown, certificate=certificate)))
-        assert other.row("checks")[1] == f"{words}, 5 warnings"
-    header = elements.text.split("Molecule")[1]  # [0] ends in the contents
-    assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [
-        False
-    ] * 2 and "2 more below" in header
-
-
-def test_the_sum_of_fitting_errors_is_unknown_if_one_of_them_is():
-    known = SimpleNamespace(name="a", kinds="", shares=[SimpleNamespace(value=1e-5)], total=1e-5)
-    unknown = SimpleNamespace(name="b", kinds="", shares=[SimpleNamespace(value=None)], total=0.0)
-    sources = {"scf_fitting": known, "mp2_fitting": unknown}
-    budget = SimpleNamespace(sources=sources, decimals=None)
-    assert [tile.value for tile in _errors(SimpleNamespace(error_budget=budget))] == [
-        "not known",
-        "-",
-    ]
-
-
-def test_folders_of_absolute_paths_are_not_shown(result):
-    command = (
-        "dfmp2 run '/home/jane doe/h2o.xyz' --scf-from /home/jane/start.h5 --output=/home/jane/x.h5"
-    )
-    shown = replace(
-        result,
-        molecule=replace(result.molecule, source="/home/jane doe/uhf 2e-05", name="rhf"),
-        provenance=replace(result.provenance, command=command),
-        options=replace(result.options, scf_from="/home/jane/start.h5"),
-        diagnostics=replace(
-            result.diagnostics, warnings=("/home/jane/h2o.xyz, line 3: 1/2 of 3 kJ/mol",)
-        ),
-    )
-    elements = parse(page_of(shown))
-    assert "home" not in elements.text and "jane" not in elements.text
-    typed = [elements.row(name)[1] for name in ("read from", "name", "molecule", "--scf-from")]
-    assert typed == ["uhf 2e-05", "rhf", "rhf", "start.h5"]
-    assert "dfmp2 run 'h2o.xyz' --scf-from start.h5 --output=x.h5" in elements.text
-    assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
-
-
-def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
-    """Without second-order energies, of which a functional has none either."""
-    found = replace(
-        result,
-        options=replace(result.options, method="drpa", xc="pbe", check=False, stability="off"),
-        reference=replace(result.reference, xc="pbe", exx_total_energy=-75.5),
-        quadrature=Quadrature(-0.4, 8, 0.1, 9.0, 1e-9),
-    )
-    table = parse(found._repr_html_())
-    names = ("reference energy", "exact-exchange energy", "dRPA correlation", "dRPA total")
-    assert tuple(row[0] for row in table.rows) == names
-    assert [float(row[1]) for row in table.rows[1:]] == [-75.5, -0.4, -75.9]
-    alone = replace(found, options=replace(found.options, method="ks"), quadrature=None)
-    assert [row[:2] for row in parse(alone._repr_html_()).rows] == [
-        ["KS total", f"{result.scf_total_energy:.10f}"]
-    ]
-    assert "E(corr)" in repr(found) and "E(corr)" not in repr(alone)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])
@@ -329,59 +166,7 @@ def test_every_text_has_enough_contrast(palette):
     assert steps in (sorted(steps), sorted(steps, reverse=True))  # also in shades of grey
 
 
-def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
-    points = np.random.default_rng(3).standard_normal((12, 3)) * (4.0, 2.0, 1.0)
-    turned = orient(points)
-    gaps = [np.linalg.norm(x[:, None] - x[None], axis=2) for x in (points, turned)]
-    assert np.abs(gaps[0] - gaps[1]).max() < 1e-12 and np.ptp(turned, axis=0).argmax() == 0
-    assert np.linalg.det(
-        np.linalg.lstsq(points - points.mean(0), turned, rcond=None)[0]
-    ) == pytest.approx(1.0)
-
-
-def test_rates_are_operations_over_time(result):
-    # RHF: nocc (nocc + 1) / 2 pairs of nvir^2 integrals, each a product over naux, counted as two
-    # operations.
-    nocc, nvir, naux = 5, 2, result.sizes.naux
-    flops = nocc * (nocc + 1) * nvir**2 * naux
-    exact = replace(
-        result, certificate=None, precision="fp64", timings=Timings(1.0, 1.0, 1.0, 1.0, 0.5, 9.0)
-    )
-    assert operations(exact)["pair_energies"] == flops
-    repeated = replace(exact, certificate=Certificate(15, 15, 1e-5, 1e-5, 1e-5, 1e-6, 1e-7, True))
-    # Mixed, its sample of all pairs, float64
-    assert operations(repeated)["pair_energies"] == 3 * flops
-    summed = replace(exact, quadrature=Quadrature(-0.1, 7, 0.5, 40.0, 1e-9))
-    for unknown in ({"operations": None}, {"xc": "pbe"}):
-        changed = replace(exact, reference=replace(exact.reference, **unknown))
-        assert operations(changed)["scf"] == 0
-    # For each point half of a symmetric naux by naux matrix, each element a sum over i and a.
-    assert operations(summed)["pair_energies"] == 7 * nocc * nvir * naux**2
-
-    def cells(shown, stage="pair energies"):
-        return next(row for row in parse(page_of(shown)).rows if row[0] == stage)[1:]
-
-    assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
-    # 1 s of SCF
-    begun = replace(
-        exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops)
-    )
-    assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}"]
-    integrals = naux * 7 * 8 / 2  # for 7 functions
-    assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
-
-
 # --- the command ----------------------------------------------------------------------------------
-
-
-def test_nothing_to_correlate_is_a_page_too(call):
-    Path("h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
-    assert call("run", "h.xyz", "--basis", "cc-pvdz").code == 0
-    assert call("report", "h.dfmp2.h5").code == 0
-    assert (
-        parse(Path("report.html").read_text(encoding="utf-8")).row("MP2 correlation")[1]
-        == "0.0000000000"
-    )
 
 
 @pytest.mark.parametrize(("required", "outcome"), [(["browser"], "failed"), ([], "skipped")])

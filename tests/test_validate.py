@@ -4,7 +4,6 @@ disagree."""
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 import math
 import shutil
@@ -19,7 +18,7 @@ import pytest
 
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import InputError, Interrupted, ResourceError, UnsupportedByBackend
+from dfmp2.errors import ResourceError, UnsupportedByBackend
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
@@ -27,7 +26,7 @@ from dfmp2.progress import Silent
 from dfmp2.validation import entries, validate
 from dfmp2.validation.entries import SyntheticSizes
 from dfmp2.validation.validate import Session
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 
 DATA = Path(__file__).parent / "data"
 MAIN, TRNSCI = entries.load_entries("main"), entries.load_entries("trnsci")
@@ -224,45 +223,6 @@ def test_more_digits_than_float32_has_are_repeated_in_float64(call, monkeypatch)
     assert failing(call(*asked, "auto")) == {"gamess-miniapp-benz"}
 
 
-def test_a_missing_package_skips_with_the_reason(call, monkeypatch):
-    find = importlib.util.find_spec
-
-    def without(name, *more):
-        return None if name == "basis_set_exchange" else find(name, *more)
-
-    monkeypatch.setattr(importlib.util, "find_spec", without)
-    chosen = only("psi4-dfmp2-ecp-nexe-ae", "psi4-dfmp2-5")
-    done = call("validate", *chosen, "--backend", "cpu")
-    assert done.code == 0
-    assert outcome(done, "psi4-dfmp2-ecp-nexe-ae") == "skipped"
-    assert "pip install 'dfmp2[bse]'" in " ".join(done.out.split())
-    assert call("validate", *chosen, "--backend", "cpu", "--require-all").code == 8
-    done = call("validate", "--only", "psi4-dfmp2-ecp-nexe-ae", "--backend", "cpu")
-    recorded_failure(done, 8)
-
-
-def test_other_entries_go_on_after_a_failure_and_stop_at_a_signal(call, monkeypatch):
-    pipeline_run = validate.energy.mp2_energy
-
-    def broken(molecule, options, **more):
-        if options.reference == "uhf":
-            raise InputError("planted")
-        return pipeline_run(molecule, options, **more)
-
-    monkeypatch.setattr(validate.energy, "mp2_energy", broken)
-    done = call("validate", *only("nwchem-7.0.2-nh2-fc", "bagel-1.2.2-h2o-fc"), "--backend", "cpu")
-    assert done.code == 8
-    assert failing(done) == {"nwchem-7.0.2-nh2-fc"} and "planted" in done.out
-    assert outcome(done, "bagel-1.2.2-h2o-fc") == "pass"
-
-    def stopped(*_arguments, **_more):
-        raise Interrupted("terminated")
-
-    monkeypatch.setattr(validate.energy, "mp2_energy", stopped)
-    with pytest.raises(Interrupted):
-        list(validate.validate([BY_ID["bagel-1.2.2-h2o"]], Session("cpu")))
-
-
 def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
     pipeline_run, cycles = validate.energy.mp2_energy, []
 
@@ -284,27 +244,6 @@ def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
     assert cycles[1] < cycles[0] / 3
 
 
-def test_against_pyscf_recomputes(call):
-    """Energies of SCF and MP2, of which SOS-MP2 is one; what else an entry has is skipped."""
-    left_out = ("trnblas-small", "metalquicha-water-sto-3g-rimp2_grad")
-    recomputed = ("psi4-dfmp2-4-water90", "psi4-dfmp2-ecp-nexe-fc-cp", "metalquicha*sos-mp2_f1")
-    chosen = only(*recomputed, *left_out)
-    done = call("validate", *chosen, "--against", "pyscf", "--precision", "fp64", "--json")
-    assert done.code == 0, done.err
-    rows = done.json["entries"]
-    skipped = [row for row in rows if row["status"] == "skipped"]
-    assert [row["id"] for row in skipped] == [left_out[0], *[left_out[1]] * 9]
-    assert {(row["program"][:5], row["reference"]) for row in skipped} == {("PySCF", None)}
-    others = [row for row in rows if row["id"] not in left_out]
-    assert all(
-        row["program"].startswith("PySCF 2") and row["source"] == "recomputed now" for row in others
-    )
-    # PySCF also gives the published numbers.
-    quoted = {one.name: one.value for one in BY_ID["psi4-dfmp2-4-water90"].quantities}
-    again = {row["quantity"]: row["reference"] for row in others if row["id"].endswith("water90")}
-    assert "scs_mp2_total_energy" in again and again == pytest.approx(quoted, abs=2e-8)
-
-
 @pytest.mark.skipif(shutil.which("psi4") is None, reason="psi4 is not installed")
 def test_against_psi4_recomputes(call):
     done = call(
@@ -319,33 +258,6 @@ def test_against_psi4_recomputes(call):
     )
     assert done.code == 0, done.err
     assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
-
-
-def test_an_optimised_geometry_and_a_method_without_fitting(call):
-    """Psi4's optimisation with geomeTRIC; the gradient of conventional MP2, whose difference has no
-    verdict."""
-    done = call(
-        "validate",
-        *only("psi4-geometric-h2o-dfmp2-angle90", "metalquicha-water-sto-3g-mp2_grad"),
-        "--json",
-    )
-    assert done.code == 0 and done.json["summary"]["passed"] == 1
-    for row in done.json["entries"]:
-        gradient = row["quantity"].startswith("gradient")
-        assert row["unit"] == ("Eh/bohr" if gradient else "Eh")
-    optimised, *shown = done.json["entries"]
-    assert optimised["status"] == "pass" and abs(optimised["difference"]) < 2e-7
-    assert {row["status"] for row in shown} == {"shown"} and {
-        row["tolerance"] for row in shown
-    } == {None}
-    assert 1e-6 < max(abs(row["difference"]) for row in shown) < 1e-5
-
-
-def test_missing_psi4_is_refused_before_any_entry(call, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    done = call("validate", "--only", "bagel", "--against", "psi4")
-    recorded_failure(done, 6)
-    assert done.out == ""
 
 
 @pytest.mark.slow

@@ -460,7 +460,12 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
     hdf5.write(result, Path(path), overwrite=overwrite)
 
 
-derive = public(OptionKeywords)(derivation.derive)
+@public(OptionKeywords)
+@functools.wraps(derivation.derive)
+def derive(result: MP2Result, *, listener: Listener | None = None, **given: Any) -> MP2Result:
+    return derivation.derive(result, listener=TranslatingListener(listener), **given)
+
+
 read = public(NoKeywords)(hdf5.read)
 
 
