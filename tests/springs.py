@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options, make_options
 from dfmp2.progress import Silent
+from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies import task
 
 ON_SPRINGS = make_options(
     basis="sto-3g",
@@ -25,7 +29,10 @@ ON_SPRINGS = make_options(
 )
 BOND, ANGLE = 1.8, 1.9  # bohr, rad: at the minimum of `springs`
 HANDED = 1e-3  # Eh; three bonds on one side of their first atom are lower by it than on the other
-CHARGES = np.array([-0.6, 0.3, 0.3, 0.0])  # of the dipole moment
+CHARGES = np.array([-0.6, 0.3, 0.3, 0.0])  # e, of the dipole moment
+STOPPED = Interrupted("stopped")
+
+Energy = Callable[[np.ndarray], float]  # Eh, of places (natom, 3) in bohr
 
 
 def springs(place: np.ndarray) -> float:
@@ -43,14 +50,39 @@ def springs(place: np.ndarray) -> float:
     return float(energy)
 
 
-def second_derivatives(place: np.ndarray) -> np.ndarray:
-    """Second derivatives of `springs`, (3 natom, 3 natom) Eh/bohr^2, by differences."""
+def network(rest: np.ndarray, place: np.ndarray) -> float:
+    """Energy of springs between all atoms, which are at rest in one geometry, Eh."""
+    one, other = np.triu_indices(len(place), 1)
+    lengths = np.linalg.norm(place[one] - place[other], axis=1)
+    at_rest = np.linalg.norm(rest[one] - rest[other], axis=1)
+    return float(0.2 * ((lengths / at_rest - 1) ** 2).sum())
+
+
+def attraction(charges: Any, places: np.ndarray, others: Any, there: np.ndarray) -> float:
+    """Coulomb energy of charges (n,) at places (n, 3) with others (m,) at (m, 3), Eh."""
+    apart = np.linalg.norm(places[:, None] - there, axis=2)
+    return float((np.outer(charges, others) / apart).sum())
+
+
+def slopes(place: np.ndarray, energy: Energy = springs) -> np.ndarray:
+    """Gradient of an energy, (natom, 3) Eh/bohr, by differences."""
+    step = 1e-4
+    found = np.zeros(place.shape)
+    for k in np.ndindex(place.shape):
+        moved = np.zeros(place.shape)
+        moved[k] = step
+        found[k] = (energy(place + moved) - energy(place - moved)) / (2 * step)
+    return found
+
+
+def second_derivatives(place: np.ndarray, energy: Energy = springs) -> np.ndarray:
+    """Second derivatives of an energy, (3 natom, 3 natom) Eh/bohr^2, by differences."""
     step = 1e-3
     moves = step * np.eye(place.size).reshape(-1, *place.shape)
     found = np.zeros((place.size, place.size))
     for (a, one), (b, other) in product(enumerate(moves), repeat=2):
         for first, second in product((1, -1), repeat=2):
-            found[a, b] += first * second * springs(place + first * one + second * other)
+            found[a, b] += first * second * energy(place + first * one + second * other)
     return found / (4 * step**2)
 
 
@@ -76,32 +108,68 @@ def pyramids() -> tuple[list[float], list[float]]:
     return [float(tilts[k]) for k in order], [float(energies[k]) for k in order]
 
 
-def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> list[Molecule]:
-    """Replace MP2 gradients by those of `springs` until the `stop`-th request; yields the requested
-    geometries."""
-    template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
-    asked: list[Molecule] = []
+TEMPLATES: dict[Any, MP2Result] = {}
 
-    def compute(molecule: Molecule, options: Options, **_: object) -> MP2Result:
-        if stop and len(asked) + 1 == stop:
-            raise Interrupted("stopped")
+
+def template_of(molecule: Molecule) -> MP2Result:
+    """A result of these atoms at some geometry, with all that a file needs."""
+    atoms = molecule.symbols, molecule.charge, molecule.multiplicity
+    if atoms not in TEMPLATES:
+        free = replace(molecule, point_charges=None)
+        TEMPLATES[atoms] = mp2_gradient(free, ON_SPRINGS, listener=Silent()).result
+    return TEMPLATES[atoms]
+
+
+def run_of(
+    molecule: Molecule,
+    options: Options = ON_SPRINGS,
+    energy: Energy = springs,
+    start: StartOrbitals | None = None,
+) -> MP2Result:
+    """A run with this energy, its gradient, and a dipole moment of CHARGES."""
+    template = template_of(molecule)
+    place = molecule.coordinates
+    reference = replace(
+        template.reference,
+        scf_total_energy=energy(place)
+        + template.reference.scf_total_energy
+        - template.total_energy,
+        start=start.origin if start else template.reference.start,
+    )
+    charges = CHARGES[: len(place)]
+    return replace(
+        template,
+        molecule=molecule,
+        options=options,
+        reference=reference,
+        gradient=replace(template.gradient, mp2_total_gradient=slopes(place, energy)),
+        properties=replace(template.properties, relaxed_dipole=charges @ place[: len(charges)]),
+    )
+
+
+def on_springs(
+    patch: pytest.MonkeyPatch,
+    start: Molecule,
+    energy: Energy = springs,
+    *,
+    stop: int = 0,
+    error: BaseException = STOPPED,
+) -> list[Molecule]:
+    """Replace MP2 energies and gradients of studies by these, and every plan by that of the first
+    geometry; the `stop`-th request raises the error. Yields the requested geometries."""
+    asked: list[Molecule] = []
+    planned = task._planned(task.Step("start", "start", start, ON_SPRINGS))
+
+    def compute(
+        molecule: Molecule, options: Options, *, start: StartOrbitals | None = None, **_: object
+    ) -> MP2Result:
+        if len(asked) + 1 == stop:
+            raise error
         asked.append(molecule)
-        place, step = molecule.coordinates, 1e-4
-        slopes = np.zeros(place.shape)
-        for k in np.ndindex(place.shape):
-            moved = np.zeros(place.shape)
-            moved[k] = step
-            slopes[k] = (springs(place + moved) - springs(place - moved)) / (2 * step)
-        energy = template.reference.scf_total_energy + springs(place) - template.total_energy
-        return replace(
-            template,
-            molecule=molecule,
-            options=options,
-            reference=replace(template.reference, scf_total_energy=energy),
-            gradient=replace(template.gradient, mp2_total_gradient=slopes),
-            properties=replace(template.properties, relaxed_dipole=CHARGES[: len(place)] @ place),
-        )
+        return run_of(molecule, options, energy, start)
 
     for study in ("optimize", "frequencies", "reaction_path"):
         patch.setattr(f"dfmp2.studies.{study}.certified_gradient", compute)
+    patch.setattr("dfmp2.mp2.energy.mp2_energy", compute)
+    patch.setattr(task, "_planned", lambda *_: planned)
     return asked

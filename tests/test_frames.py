@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from ase import Atoms
-from ase.db import connect
 
 import dfmp2
 from dfmp2.errors import BackendUnavailable, InputError
@@ -21,15 +20,6 @@ from dfmp2.molecule.files import frames_in, read_frame, read_frames
 from tests.recorded import recorded_error
 
 BASIS = {"basis": "6-31g"}
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """One row."""
-    path = tmp_path / "some.db"
-    with connect(path) as rows:
-        rows.write(Atoms("H2", [[0, 0, 0], [0, 0, 0.74]]))
-    return path
 
 
 PDB = "ATOM      {0}  H{0}  UNL A   1       0.000   0.000{1:8.3f}  1.00  0.00           H\n"
@@ -75,36 +65,33 @@ def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert frames_in(path) == []
 
 
-def test_without_ase_a_database_is_refused(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ase.db", None)
+def test_without_ase_a_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ase.db", None)
+    (tmp_path / "some.db").touch()
     with recorded_error(BackendUnavailable):
-        make_batch([str(database)], BASIS, tmp_path / "out")
+        make_batch([str(tmp_path / "some.db")], BASIS, tmp_path / "out")
 
 
 # --- rank -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of three geometries of one triplet."""
-    folder = tmp_path_factory.mktemp("bent")
+def test_weights_are_boltzmanns(tmp_path: Path) -> None:
+    """Of three geometries of one triplet."""
+    energies = {}
     for name, length in (("a", 0.74), ("b", 0.76), ("c", 0.7)):
         molecule = dfmp2.Molecule.from_string(f"H 0 0 0; H 0 0 {length}", multiplicity=3)
-        dfmp2.write(dfmp2.run(molecule, "6-31g", threads=1), folder / f"{name}.h5")
-    return folder
-
-
-def test_weights_are_boltzmanns(bent: Path) -> None:
-    files = [bent / f"{name}.h5" for name in "abc"]
+        run = dfmp2.run(molecule, "6-31g", threads=1)
+        dfmp2.write(run, tmp_path / f"{name}.h5")
+        energies[name] = run.total_energy
+    files = [tmp_path / f"{name}.h5" for name in energies]
     ranking = dfmp2.rank(files, temperature=900.0, degeneracies={"b": 2})
-    energies = {name: dfmp2.read(bent / f"{name}.h5").total_energy for name in "abc"}
     thermal = 8.31446261815324 * 900.0 / 2625499.6394799
     lowest = min(energies.values())
-    factors = {name: math.exp((lowest - energy) / thermal) for name, energy in energies.items()}
     counted = {"a": 3, "b": 6, "c": 3}  # by spin
-    factors = {name: counted[name] * factor for name, factor in factors.items()}
+    factors = {
+        name: counted[name] * math.exp((lowest - energy) / thermal)
+        for name, energy in energies.items()
+    }
     total = sum(factors.values())
     assert [one.name for one in ranking.conformers] == sorted(energies, key=energies.get)
     for one in ranking.conformers:

@@ -3,29 +3,26 @@ wrong requests."""
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ase import Atoms
-from pyscf import gto, scf
+from pyscf import gto
 from pyscf.hessian import thermo
 from scipy.spatial.transform import Rotation
 
 import dfmp2
-from dfmp2.cli import geometry
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, NumericalError
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
-from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
-from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output.reports.study import remarks
@@ -35,7 +32,7 @@ from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.degeneracy import DEGENERATE
 from dfmp2.studies.frequencies import StoredHessian, harmonic_frequencies, hessian_of
-from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet
+from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, quiet
 from dfmp2.studies.ideal_gas import GasConditions, thermochemistry
 from dfmp2.studies.internal_coordinates import torsional_constant
 from dfmp2.studies.keeper import Keeper
@@ -60,48 +57,41 @@ from tests.springs import (
     BOND,
     CHARGES,
     ON_SPRINGS,
+    attraction,
+    network,
     on_springs,
     pyramid,
     pyramids,
+    run_of,
     second_derivatives,
+    slopes,
     springs,
 )
 
-SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
-EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
+LEVEL = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri", "precision": "fp64"}
+EXACT = make_options(basis="sto-3g", **LEVEL, stability="off", threads=1)
+ANGSTROM = 1 / 0.529177210903
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 
 
 def _in_angstrom(text, **state):
     rows = [row.split() for row in text.split(";")]
-    places = np.array([[float(x) for x in row[1:]] for row in rows]) / 0.52917721092
+    places = np.array([[float(x) for x in row[1:]] for row in rows]) * ANGSTROM
     return Molecule([row[0] for row in rows], places, **state)
 
 
 FLUORIDE_AND_WATER = _in_angstrom("F 0 0 0; O 2.7 0.1 0; H 1.75 0.2 0.05; H 3 0.9 0.3", charge=-1)
 AMMONIA = _in_angstrom("N 0 0 .1; H .95 0 -.25; H -.5 .83 -.2; H -.45 -.82 -.25")
-METHYLAMINE_CATION = _in_angstrom(
-    "C 0 0 0; N 1.43 0 0; H -.4 1.02 0; H -.4 -.5 .88; H -.4 -.52 -.9; H 1.95 .85 .1; "
-    "H 1.95 -.83 .2",
-    charge=1,
-    multiplicity=2,
-)
-CYCLOPROPENE = _in_angstrom(
-    "C 0 .8 0; C .65 -.6 0; C -.65 -.6 0; H 0 1.4 .92; H 0 1.4 -.9; H 1.6 -1.1 0; H -1.6 -1.15 .1"
-)
+TWO_FLUORIDES = _in_angstrom("F 0 0 0; H .17 -.73 -.63; F .4 -2.7 .3; H .03 -3.45 -.21")
+PEROXIDE = _in_angstrom("O 0 .7 0; O 0 -.7 0; H .9 .9 .1; H -.3 -.9 .8")
+TRIAZIRINE = _in_angstrom("N 0 .8 0; N .65 -.6 0; N -.65 -.6 .05; H 0 1.4 .92")
 FLUORIDE = Molecule(("F", "H"), [[0, 0, 0], [0.4, 0.9, 1.5]])
-COMMAND = (
-    "--basis",
-    "6-31g",
-    "--scf-auxbasis",
-    "def2-universal-jkfit",
-    "--auxbasis",
-    "def2-svp-ri",
-)
-COMMAND += ("--stability", "off", "--threads", "1")
+COMMAND = ("--basis", "sto-3g", "--scf-auxbasis", "def2-universal-jkfit")
+COMMAND += ("--auxbasis", "def2-svp-ri", "--precision", "fp64", "--stability", "off")
+COMMAND += ("--threads", "1")
 
 
-def optimized(molecule, search, options=EXACT):
+def optimized(molecule, search=MINIMUM, options=ON_SPRINGS):
     return optimize_geometry(molecule, options, search, listener=Silent())
 
 
@@ -112,31 +102,32 @@ def coordinate(study, *atoms):
 # --- optimisations --------------------------------------------------------------------------------
 
 
-def test_what_is_left_of_passed_steps(folder: Path) -> None:
+def test_what_is_left_of_passed_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only densities of the last geometry, in memory and in the file; a converged start takes no
     step."""
-    study = optimize_geometry(FLUORIDE, EXACT, keeper=Keeper(folder / "x.h5"), listener=Silent())
+    on_springs(monkeypatch, FLUORIDE)
+    keeper = Keeper(folder / "x.h5")
+    study = optimize_geometry(FLUORIDE, ON_SPRINGS, keeper=keeper, listener=Silent())
     for found in (study, read_study(folder / "x.h5")):
         *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
-        assert set(passed) == {(1, 0, 0)} and last == (1, 11, 11)
-        assert all(abs(run.properties.relaxed_dipole).max() > 0.5 for run in found.runs.values())
+        assert set(passed) == {(1, 0, 0)} and last == (1, 6, 6)
+        for run in found.runs.values():
+            dipole = CHARGES[:2] @ run.molecule.coordinates
+            assert run.properties.relaxed_dipole == pytest.approx(dipole)
     ranked = read_candidate(folder / "x.h5").result
     assert ranked.total_energy == study.values["optimized_total_energy"].value
-    again = optimized(study.last, Search())
+    again = optimized(study.last)
     assert "the next step would move no atom by more than" in " ".join(again.notes)
     assert again.complete and again.settings["steps"] == 0
-    assert again.values["optimized_total_energy"].value == pytest.approx(
-        study.values["optimized_total_energy"].value, abs=3e-8
-    )
+    assert again.values["optimized_total_energy"].value == ranked.total_energy
 
 
 @pytest.mark.parametrize(("longer", "constant"), [(-0.3, 0.0233), (-0.1, 0.0093), (0.2, 0.0023)])
 def test_a_torsion_is_stiffer_about_a_short_bond(longer, constant):
     """0.0023 - 0.07 (r - r_cov), r_cov of C and N 0.76 and 0.71 angstrom, 0.0023 at least."""
-    length = (0.76 + 0.71) / 0.529177210903 + longer
-    along = np.array([0.36, 0.48, 0.8])
-    first = np.array([0.1, 0.2, 0.3])
-    places = np.array([first, [5.0, 0, 0], first + length * along])
+    length = (0.76 + 0.71) * ANGSTROM + longer
+    places = np.array([[0.1, 0.2, 0.3], [5.0, 0, 0], [0.1, 0.2, 0.3]])
+    places[2] += length * np.array([0.36, 0.48, 0.8])
     molecule = Molecule(("C", "H", "N"), places)
     assert torsional_constant(molecule, places, 0, 2) == pytest.approx(constant, abs=1e-6)
 
@@ -155,7 +146,7 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
     if not alone:
         softer |= {"LinearAngle": 0.1, "OutOfPlane": 0.2}
     start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
-    inner, place = GeomeTRIC(start, Search(), held)._optimizer.IC, start.coordinates.ravel()
+    inner, place = GeomeTRIC(start, MINIMUM, held)._optimizer.IC, start.coordinates.ravel()
     kinds = [type(primitive).__name__ for primitive in inner.Prims.Internals]
     assert set(softer) < set(kinds)
     model, softest = [], []
@@ -179,16 +170,15 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
 
 def test_the_scaled_energy_is_minimised():
     options = replace(EXACT, os_scale=0.5, ss_scale=2.0)
-    study = optimized(FLUORIDE, Search(), options)
+    study = optimized(FLUORIDE, MINIMUM, options)
     names, runs = zip(*study.runs.items(), strict=True)
     starts = [run.reference.start for run in runs[1:]]
     assert starts == [f"orbitals of {name}" for name in names[:-1]]
     length = coordinate(study, 1, 2)
 
     def energy(bond):
-        run = mp2_energy(
-            Molecule(("F", "H"), [[0, 0, 0], [0, 0, bond]]), options, listener=Silent()
-        )
+        stretched = Molecule(("F", "H"), [[0, 0, 0], [0, 0, bond]])
+        run = mp2_energy(stretched, options, listener=Silent())
         return run.scf_total_energy + run.scaled_mp2_correlation_energy
 
     assert energy(length) == pytest.approx(study.values["optimized_total_energy"].value, abs=1e-8)
@@ -215,138 +205,102 @@ def test_constrained_water_as_in_psi4():
     )
 
 
-def test_a_frozen_bond():
-    study = optimized(WATER, Search(Constraints([("bond", "1,3")])))
-    assert coordinate(study, 1, 3) == pytest.approx(
-        internal_coordinate(WATER.coordinates[[0, 2]]), abs=1e-5
-    )
-    assert abs(coordinate(study, 1, 2) - coordinate(study, 1, 3)) > 1e-3
-    length = coordinate(study, 1, 3) * 0.529177210903
-    constrained = [note for note in study.notes if note.startswith("constraint: ")]
-    assert constrained == [f"constraint: bond 1-3 = {length:.6f} angstrom"]
-
-
 def test_a_geometry_that_is_held_whole_has_no_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     on_springs(monkeypatch, FLUORIDE)
-    held = Search(Constraints([("bond", "1,2")]), verify=True)
-    study = optimized(FLUORIDE, held, ON_SPRINGS)
+    study = optimized(FLUORIDE, Search(Constraints([("bond", "1,2")]), verify=True))
     assert study.settings["imaginary_modes"] == 0 and study.arrays["wavenumbers"].value.size == 0
     assert any(note.endswith("minimum: 0 imaginary modes of 0") for note in study.notes)
 
 
 def _value(molecule, atoms):
     """A distance (bohr), angle or dihedral (degree) by ASE, or a position (bohr)."""
-    if len(atoms) == 1:
-        return molecule.coordinates[atoms[0]]
     place = Atoms(molecule.symbols, molecule.coordinates)
-    return getattr(place, {2: "get_distance", 3: "get_angle", 4: "get_dihedral"}[len(atoms)])(
-        *atoms
-    )
+    if len(atoms) == 1:
+        return place.positions[atoms[0]]
+    if len(atoms) == 2:
+        return place.get_distance(*atoms)
+    if len(atoms) == 3:
+        return place.get_angle(*atoms)
+    return place.get_dihedral(*atoms)
 
 
 @pytest.mark.parametrize(
     ("start", "constraints", "held"),
     [
-        (FLUORIDE_AND_WATER, Constraints([("bond", "1,2")]), [(0, 1)]),
-        (AMMONIA, Constraints([("xyz", "2"), ("angle", "3,1,4")]), [(1,), (2, 0, 3)]),
-        pytest.param(
-            METHYLAMINE_CATION,
-            Constraints(fixed=[("dihedral", "3,1,2,6", "20"), ("bond", "1,2", "1.5")]),
-            [(2, 0, 1, 5), (0, 1)],
-            marks=pytest.mark.slow,
+        (FLUORIDE_AND_WATER, Constraints([("bond", "1,2")]), {(0, 1): None}),
+        (AMMONIA, Constraints([("xyz", "2"), ("angle", "3,1,4")]), {(1,): None, (2, 0, 3): None}),
+        (TWO_FLUORIDES, Constraints([("xyz", "1+3")]), {(0,): None, (2,): None}),
+        (
+            PEROXIDE,
+            Constraints(fixed=[("dihedral", "3,1,2,4", "100"), ("bond", "1,2", "1.5")]),
+            {(2, 0, 1, 3): 100.0, (0, 1): 1.5 * ANGSTROM},
         ),
-        pytest.param(
-            CYCLOPROPENE,
-            Constraints(fixed=[("bond", "1,2", "1.6")]),
-            [(0, 1)],
-            marks=pytest.mark.slow,
-        ),
+        (TRIAZIRINE, Constraints(fixed=[("bond", "1,2", "1.6")]), {(0, 1): 1.6 * ANGSTROM}),
     ],
-    ids=["two fragments", "frozen atom", "two constraints", "ring"],
+    ids=["two fragments", "frozen atom", "frozen fluorines", "two constraints", "ring"],
 )
-def test_the_free_gradient_vanishes(start, constraints, held):
-    """What is left of the gradient in a least-squares fit by the derivatives of the constraints."""
-    study = optimized(start, Search(constraints), replace(EXACT, basis="sto-3g"))
-    last = list(study.path.values())[-1]
-    derivatives = np.zeros(
-        (last.molecule.coordinates.size, sum(3 if len(a) == 1 else 1 for a in held))
-    )
-    for row, index in zip(derivatives, np.ndindex(last.molecule.coordinates.shape), strict=True):
+def test_the_free_gradient_vanishes(start, constraints, held, monkeypatch):
+    """What is left of the gradient in a least-squares fit by the derivatives of the constraints,
+    where springs pull all atoms elsewhere."""
+    rest = start.coordinates * [1.06, 0.96, 1.12]
+    on_springs(monkeypatch, start, partial(network, rest))
+    study = optimized(start, Search(constraints, max_steps=60))
+    last = study.last
+    for atoms, value in held.items():
+        expected = _value(start, atoms) if value is None else value
+        assert _value(last, atoms) == pytest.approx(expected, abs=1e-4)
+    derivatives = []
+    for index in np.ndindex(last.coordinates.shape):
         ends = []
         for sign in (1, -1):
-            moved = last.molecule.coordinates.copy()
+            moved = last.coordinates.copy()
             moved[index] += sign * 1e-4
-            ends.append([_value(replace(last.molecule, coordinates=moved), a) for a in held])
-        row[:] = np.hstack(ends[0]) - np.hstack(ends[1])
-    gradient = last.gradient.total_gradient.ravel()
+            ends.append([_value(replace(last, coordinates=moved), atoms) for atoms in held])
+        derivatives.append(np.hstack(ends[0]) - np.hstack(ends[1]))
+    gradient = slopes(last.coordinates, partial(network, rest)).ravel()
     free = gradient - derivatives @ np.linalg.lstsq(derivatives, gradient, rcond=None)[0]
     largest = np.linalg.norm(free.reshape(-1, 3), axis=1).max()
     assert study.table["max_gradient"].values[-1] == pytest.approx(largest, abs=1e-6)
-    assert largest < 4.5e-4
+    assert largest < 4.5e-4 < abs(gradient).max()
 
 
-def test_a_frozen_atom_among_charges():
-    """Water turns about its oxygen to a minimum: no small turn lowers the energy."""
-    angstrom = 1 / 0.52917721092
+def test_a_frozen_atom_among_charges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Water turns about its oxygen until no force is left on the others."""
     charges = np.array([[2.9, 0.4, 0.3, -0.7], [-1.5, -2.6, 1, 0.5], [0.3, 3.4, -1.2, 0.4]])
-    charges[:, :3] *= angstrom
-    places = np.array([[0, 0, 0], [0.96, 0.1, 0], [-0.3, 0.92, 0.1]]) * angstrom
+    charges[:, :3] *= ANGSTROM
+    places = np.array([[0, 0, 0], [0.96, 0.1, 0], [-0.3, 0.92, 0.1]]) * ANGSTROM
     start = Molecule(("O", "H", "H"), places).in_field(charges)
-    options = replace(EXACT, basis="sto-3g")
+
+    def energy(place):
+        return springs(place) + attraction(CHARGES[:3], place, charges[:, 3], charges[:, :3])
+
+    on_springs(monkeypatch, start, energy)
     search = Search(Constraints([("xyz", "1")]), convergence="gau_tight", max_steps=40)
-    study = optimized(start, search, options)
-    last = list(study.path.values())[-1]
-    found = last.molecule.coordinates
+    study = optimized(start, search)
+    found = study.last.coordinates
     first = study.runs["step-001"].molecule.coordinates
-    turned = np.linalg.norm(first - start.coordinates, axis=1).max() / angstrom
+    turned = np.linalg.norm(first - start.coordinates, axis=1).max() / ANGSTROM
     assert study.table["max_displacement"].values[1] == pytest.approx(turned, rel=1e-5)
     assert found[0] == pytest.approx(places[0], abs=1e-6)
-    assert np.abs(last.gradient.total_gradient[1:]).max() < 2e-5
-    for axis in np.eye(3):
-        for angle in (0.02, -0.02):
-            turn = Rotation.from_rotvec(angle * axis)
-            turned = Molecule(start.symbols, turn.apply(found.copy())).in_field(charges)
-            energy = mp2_energy(turned, options, listener=Silent()).total_energy
-            assert energy > last.total_energy + 1e-7
+    assert np.abs(slopes(found, energy)[1:]).max() < 2e-5
 
 
-def test_a_turn_among_charges_is_a_displacement(monkeypatch):
+def test_a_turn_among_charges_is_a_displacement():
     """geomeTRIC superposes both geometries, and would end at the first turn, however long it is."""
     start = Molecule(("F", "H"), [[0, 0, 0], [0, 0, 1.8]]).in_field([[0, 0, 30, 0.1]])
-    template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
-    pull = 2e-5  # Eh/bohr, on the hydrogen
     held = np.diag([0.5, 0.5, 0.5, 1e-3, 1e-3, 0.5])  # Eh/bohr^2
 
-    def run(molecule):
-        slopes = np.array([[0, 0, 0], [pull, 0, 0]])
-        energy = pull * molecule.coordinates[1, 0]
-        return replace(
-            template,
-            molecule=molecule,
-            reference=replace(template.reference, scf_total_energy=energy),
-            gradient=replace(template.gradient, mp2_total_gradient=slopes),
-        )
+    def pulled(place):
+        return 2e-5 * place[1, 0]
 
     with quiet():
-        method = GeomeTRIC(start, Search(), "")
-    method.judge(run(start), held)
+        method = GeomeTRIC(start, MINIMUM, "")
+    method.judge(run_of(start, energy=pulled), held)
     place = method.next_geometry()
-    point = method.judge(run(replace(start, coordinates=place)))
+    point = method.judge(run_of(replace(start, coordinates=place), energy=pulled))
     assert point.max_displacement > 5 * method.limits["max_displacement"]
     assert point.max_gradient < method.limits["max_gradient"]
     assert method.next_geometry() is not None and not method.converged
-
-
-def test_two_molecules_turn_about_their_frozen_fluorines():
-    angstrom = 1 / 0.52917721092
-    places = [[0, 0, 0], [0.17, -0.73, -0.63], [0.4, -2.7, 0.3], [0.03, -3.45, -0.21]]
-    start = Molecule(("F", "H") * 2, np.array(places) * angstrom)
-    search = Search(Constraints([("xyz", "1+3")]), max_steps=60)
-    study = optimized(start, search, replace(EXACT, basis="sto-3g"))
-    last = list(study.path.values())[-1]
-    assert last.molecule.coordinates[[0, 2]] == pytest.approx(start.coordinates[[0, 2]], abs=1e-6)
-    free = last.gradient.total_gradient[[1, 3]]
-    assert np.linalg.norm(free, axis=1).max() < 4.5e-4
 
 
 @pytest.mark.parametrize(
@@ -366,128 +320,58 @@ def test_lengths_of_options_and_of_a_file(constraints, length):
 def test_stopped_again_and_again(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It repeats the stored steps and reaches the minimum of an uninterrupted run; also with more
-    steps."""
+    """It repeats the stored steps and reaches the minimum of an uninterrupted run."""
     (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0.2 0.3 0.6\n")
-    command = ("optimize", "h.xyz", *COMMAND, "--precision", "fp64", "--json")
+    command = ("optimize", "h.xyz", *COMMAND, "--json")
     whole = succeed(call(*command)).json
-    check_files_of(whole)
     monkeypatch.setenv(EACH, "1000")
-    done, stops = finished_in_stops(call, *command, "--output", "x.h5", "--resume", every=9)
+    done, stops = finished_in_stops(call, *command, "--output", "x.h5", "--resume", every=3)
     found = succeed(done).json
     assert stops >= 2 and "step 1: finished before" in done.err
-    assert found["optimized_total_energy"] == pytest.approx(
-        whole["optimized_total_energy"], abs=1e-7
-    )
+    energy = whole["optimized_total_energy"]
+    assert found["optimized_total_energy"] == pytest.approx(energy, abs=1e-7)
     assert found["status"] == "complete" and list(found["runs"]) == list(whole["runs"])
     assert not (folder / "x.h5.checkpoint").exists()
-
-    short = call(*command, "--max-steps", "1", "--output", "y.h5")
-    recorded_failure(short, 4)
-    assert short.json["status"] == "incomplete" and len(read_frames("y.trajectory.xyz")) == 2
-    (folder / "z.h5").write_bytes((folder / "y.h5").read_bytes())
-    longer = succeed(call(*command, "--output", "y.h5", "--resume")).json
-    assert longer["final_geometry"] == whole["final_geometry"]
-    looser = call(
-        *command, "--precision", "mixed", "--scf-conv-tol", "1e-9", "--output", "z.h5", "--resume"
-    )
-    assert "step 1: finished before" in looser.err  # the change that the error half way advises
-    assert succeed(looser).json["optimized_total_energy"] == pytest.approx(
-        whole["optimized_total_energy"], abs=1e-7
-    )
-    done = call(*command, "--precision", "mixed", "--output", "y.h5", "--resume")
-    recorded_failure(done, 3)
-    other = call(*command, "--frozen-virtual", "1", "--output", "y.h5", "--resume")
-    recorded_failure(other, 3)
-
-
-def test_what_is_said_of_a_geometry() -> None:
-    """The largest gradient and displacement, which the lines name without `rms`."""
-    point = Point(-76.1, 1e-2, 2e-2, 3e-2, 4e-2)
-    assert point.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr, moved 4.0e-02 A"
-    first = Point(-76.1, 1e-2, 2e-2, math.nan, math.nan)
-    assert first.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr"
-
-
-def test_a_file_of_constraints_may_have_a_megabyte(folder: Path) -> None:
-    file = folder / "c.txt"
-    options = geometry.ConstraintOptions((), (), str(file))
-    lines = "$freeze\nxyz 1\n"
-    text = lines + "#" * (10**6 - len(lines))
-    file.write_text(text)
-    assert options.read("angstrom") == Constraints(text=text)
-    file.write_text(f"{text}#")
-    with recorded_error(InputError):
-        options.read("angstrom")
-
-
-def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
-    """Its step is named, earlier steps are kept, and with more cycles they are not recomputed."""
-    succeed(call("run", "h2o.xyz", *COMMAND, "--output", "start.h5"))
-    command = (
-        "optimize",
-        "h2o.xyz",
-        *COMMAND,
-        "--scf-from",
-        "start.h5",
-        "--max-steps",
-        "1",
-        "--output",
-        "x.h5",
-    )
-    failed = call(*command, "--scf-max-cycles", "5")
-    recorded_failure(failed, 4)
-    assert list(read_study(folder / "x.h5").runs) == ["step-000"]
-    going_on = call(*command, "--resume")
-    assert going_on.code == 4 and going_on.kept_runs == 1
-    assert list(read_study(folder / "x.h5").runs) == ["step-000", "step-001"]
-
-
-def check_files_of(found):
-    """Final geometry and trajectory; the geometry is stationary for the same method alone."""
-    last, frames = (
-        read_xyz("h.optimization.xyz").molecule,
-        read_frames("h.optimization.trajectory.xyz"),
-    )
-    assert last.coordinates == pytest.approx(np.array(found["final_geometry"]), abs=1e-10)
-    assert [frame.natom for frame in frames] == [2] * (found["steps"] + 1)
-    assert frames[0].coordinates == pytest.approx(read_xyz("h.xyz").molecule.coordinates, abs=1e-10)
-    alone = mp2_gradient(last, EXACT, listener=Silent()).gradient
-    first, *_, converged = found["table"]["max_gradient"]
-    assert np.abs(alone).max() < 4.5e-4 and converged < 4.5e-4 < first
 
 
 # --- what a stationary point is -------------------------------------------------------------------
 
 NEON = Molecule(("Ne", "Ne"), [[0, 0, 0], [0, 0, 3.0 / 0.529177210903]])
-FLAT_AMMONIA = Molecule(
-    ("N", "H", "H", "H"),
-    [
-        [0, 0, 0],
-        *([1.9 * np.cos(a), 1.9 * np.sin(a), 0] for a in (0, 2 * np.pi / 3, 4 * np.pi / 3)),
-    ],
-)
+FLAT_AMMONIA = Molecule(("N", "H", "H", "H"), 1.9 / BOND * pyramid(np.pi / 2))
+BORANE = Molecule(("B", "H", "H", "H"), pyramid(np.pi / 2))
 STRAIGHT_WATER = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 0, 1.78], [0, 0, -1.78]])
 
 
+@pytest.mark.slow
 def test_neon_goes_to_the_minimum_of_psi4():
-    """Psi4 1.3.2, DF-MP2/cc-pVDZ, GAU: -257.3528736 Eh at 2.7501 angstrom.
-
-    At 3.0 angstrom the gradient counts as converged, and the model's next step is short. A measured
-    curvature counts as no step.
-    """
+    """Psi4 1.3.2, DF-MP2/cc-pVDZ, GAU: -257.3528736 Eh at 2.7501 angstrom."""
     study = optimized(NEON, Search(max_steps=6), make_options(basis="cc-pvdz", threads=1))
-    assert study.settings["steps"] == 6 and study.settings["stationary_point"] == "stationary point"
     found = study.values["optimized_total_energy"].value
     assert found == pytest.approx(-257.3528736, abs=1e-7)
     assert coordinate(study, 1, 2) * 0.529177210903 == pytest.approx(2.7493, abs=2e-3)
-    (measured,) = (note for note in study.notes if note.startswith("curvature along"))
-    assert float(re.search(r"measured: (\S+)", measured)[1]) < 0  # beyond the inflection
+
+
+def test_two_atoms_attract_each_other_from_afar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lennard-Jones atoms, beyond the inflection: the gradient counts as converged, and the model's
+    next step is short. A measured curvature, which is negative, counts as no step."""
+
+    def energy(place):
+        sixth = (5.0 / np.linalg.norm(place[1] - place[0])) ** 6
+        return 1.2e-4 * (sixth**2 - 2 * sixth)
+
+    apart = Molecule(("He", "H"), NEON.coordinates, charge=1)
+    on_springs(monkeypatch, apart, energy)
+    study = optimized(apart, Search(max_steps=5))
+    assert study.settings["steps"] == 5 and list(study.runs)[1] == "curvature-001"
+    assert coordinate(study, 1, 2) == pytest.approx(5.0, abs=0.02)
+    measured = next(note for note in study.notes if note.startswith("curvature along"))
+    assert float(re.search(r"measured: (\S+)", measured)[1]) < 0
     assert study.title.startswith("stationary point of")
 
 
-def test_a_run_without_steps_has_measured_the_curvature():
-    """From one displaced gradient; it equals that from energy differences."""
+def test_a_run_without_steps_has_measured_the_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one displaced gradient: of a bond with 0.5 Eh/bohr^2, along which both atoms move."""
+    on_springs(monkeypatch, FLUORIDE)
     tight = optimized(FLUORIDE, Search(convergence="gau_tight"))
     assert tight.settings["limits"] == {  # as Gaussian's opt=tight, its namesake
         "max_gradient": 1.5e-5,
@@ -495,26 +379,14 @@ def test_a_run_without_steps_has_measured_the_curvature():
         "max_displacement": 6.0e-5,
         "rms_displacement": 4.0e-5,
     }
-    molecule = tight.last
-    study = optimized(molecule, Search())
+    study = optimized(replace(FLUORIDE, coordinates=tight.last.coordinates * (1 + 1e-6)))
     assert study.settings["steps"] == 0 and list(study.runs) == ["step-000", "curvature-001"]
     (measured,) = (note for note in study.notes if note.startswith("curvature along"))
     assert measured not in remarks(study)  # on the screen, which has other things to show
     said = float(re.search(r"measured: (\S+)", measured)[1])
-    move = study.runs["curvature-001"].molecule.coordinates - molecule.coordinates
-
-    def slope(part: float) -> float:
-        low, high = (
-            mp2_energy(
-                replace(molecule, coordinates=molecule.coordinates + (part + d) * move),
-                EXACT,
-                listener=Silent(),
-            ).total_energy
-            for d in (-0.2, 0.2)
-        )
-        return (high - low) / 0.4
-
-    assert said == pytest.approx((slope(1) - slope(0)) / (move**2).sum(), rel=0.02)
+    move = study.runs["curvature-001"].molecule.coordinates - study.last.coordinates
+    stretch = np.linalg.norm(move[1] - move[0])
+    assert said == pytest.approx(0.5 * stretch**2 / (move**2).sum(), rel=0.02)
 
 
 def test_numbers_of_an_optimisation_are_those_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +435,7 @@ def test_numbers_of_an_optimisation_are_those_of_its_runs(monkeypatch: pytest.Mo
 def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planar ammonia stays planar, and the end is called a stationary point."""
     on_springs(monkeypatch, FLAT_AMMONIA)
-    study = optimized(FLAT_AMMONIA, Search(), ON_SPRINGS)
+    study = optimized(FLAT_AMMONIA, MINIMUM)
     assert study.title.startswith("stationary point of") and "minimum" not in study.title
     assert study.settings["imaginary_modes"] is None
     assert any("the start is planar" in note for note in study.notes)
@@ -586,7 +458,7 @@ def test_displaced_runs_are_at_least_as_tight_as_asked(
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Down to the known minimum, in the same study."""
     on_springs(monkeypatch, STRAIGHT_WATER)
-    study = optimized(STRAIGHT_WATER, Search(verify=True), ON_SPRINGS)
+    study = optimized(STRAIGHT_WATER, Search(verify=True))
     assert hessian_of(study, "it").molecule == study.last != STRAIGHT_WATER
     assert study.complete and study.title.startswith("minimum of")
     assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
@@ -598,16 +470,16 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
     assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
     steps = study.settings["steps"]  # counted from the first geometry
-    assert optimized(STRAIGHT_WATER, Search(max_steps=steps, verify=True), ON_SPRINGS).complete
+    assert optimized(STRAIGHT_WATER, Search(max_steps=steps, verify=True)).complete
     with pytest.raises(Unfinished) as caught:
-        optimized(STRAIGHT_WATER, Search(max_steps=steps - 1, verify=True), ON_SPRINGS)
+        optimized(STRAIGHT_WATER, Search(max_steps=steps - 1, verify=True))
     stopped = caught.value.study  # beyond the geometry of the Hessian
     assert stopped.settings["imaginary_modes"] is None and stopped.title.startswith("stationary")
     with recorded_error(InputError):
         hessian_of(stopped, "it")
     # What is held has the value of the start, not that of the side from which it goes on.
     held = Search(Constraints([("bond", "1,2")]), verify=True)
-    bent = optimized(STRAIGHT_WATER, held, ON_SPRINGS)
+    bent = optimized(STRAIGHT_WATER, held)
     assert bent.settings["restarts"] == 1 and bent.settings["stationary_point"] == "minimum"
     assert coordinate(bent, 1, 2) == pytest.approx(1.78, abs=1e-5)
     assert coordinate(bent, 1, 3) == pytest.approx(BOND, abs=2e-3)
@@ -626,7 +498,7 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
     for place, transition_state in ((0, False), (1, True)):
         for verify in (False, True):
             search = Search(transition_state=transition_state, verify=verify)
-            study = optimized(start, search, ON_SPRINGS)
+            study = optimized(start, search)
             titles.append(study.title.removesuffix(", DF-MP2/sto-3g"))
             found = study.values["optimized_total_energy"].value
             assert found == pytest.approx(energies[place], abs=1e-6)
@@ -697,11 +569,15 @@ def test_a_verification_that_was_stopped_asks_for_what_is_left(
 
 def test_a_planar_minimum_stays(monkeypatch):
     """Borane: no new start, and only the densities of the last step are left."""
+
+    def energy(place):
+        directions = (place[1:] - place[0]) / BOND
+        return network(BORANE.coordinates, place) + 0.05 * np.linalg.det(directions) ** 2
+
+    on_springs(monkeypatch, BORANE, energy)
     monkeypatch.setattr(StationaryPoint, "flat", 2)  # it has none
-    ring = [[2.2 * np.cos(a), 2.2 * np.sin(a), 0] for a in (0, 2 * np.pi / 3, 4 * np.pi / 3)]
-    borane = Molecule(("B", "H", "H", "H"), [[0, 0, 0], *ring])
-    options = make_options(basis="sto-3g", stability="off", threads=1)
-    study = optimized(borane, Search(verify=True), options)
+    stretched = replace(BORANE, coordinates=1.1 * BORANE.coordinates)
+    study = optimized(stretched, Search(verify=True))
     assert (study.settings["stationary_point"], study.settings["restarts"]) == ("minimum", 0)
     assert any("2 modes with a curvature below 1e-05 Eh" in note for note in study.notes)
     whole = [name for name, run in study.runs.items() if run.properties.relaxed_density.size]
@@ -716,14 +592,13 @@ def test_what_is_not_a_minimum_in_the_end(
     monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
     on_springs(monkeypatch, STRAIGHT_WATER)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
-    command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
-    done = call(*command, "--verify")
+    done = call("optimize", "w.xyz", *COMMAND, "--verify")
     recorded_failure(done, 4)
     assert "NOT FINISHED: saddle point of order 2 after" in done.out
-    found = call("show", "w.optimization.h5", "--json").json
-    assert found["stationary_point"] == "saddle point of order 2"
-    assert found["imaginary_modes"] == 2 and len(found["wavenumbers"]) == 4
-    assert found["title"].startswith("saddle point of order 2 of w")
+    found = read_study("w.optimization.h5")
+    assert found.settings["stationary_point"] == "saddle point of order 2"
+    assert found.settings["imaginary_modes"] == 2 and found.arrays["wavenumbers"].value.size == 4
+    assert found.title.startswith("saddle point of order 2 of w")
 
 
 @pytest.mark.parametrize(
@@ -756,6 +631,13 @@ def test_a_step_onto_another_atom_ends_the_search() -> None:
         Course._step(course, "step-007", "step 7", [[0, 0, 0.22], [0, 1.5, -0.8], [0, 1.5, -0.8]])
 
 
+def from_hessian(start, second, **search):
+    """A loose search with the Hessian of its start, as from a file."""
+    stored = StoredHessian("x.h5", SimpleNamespace(molecule=start, level="springs"), second)
+    search = Search(convergence="gau_loose", **search)
+    return optimize_geometry(start, ON_SPRINGS, search, start_hessian=stored, listener=Silent())
+
+
 @pytest.mark.parametrize(("longer", "steps"), [(1.8e-3, 0), (2.8e-3, 1)])
 def test_an_energy_that_would_still_fall_is_not_converged(
     longer: float, steps: int, monkeypatch: pytest.MonkeyPatch
@@ -764,11 +646,7 @@ def test_an_energy_that_would_still_fall_is_not_converged(
     within their bounds and 1 uEh is the bound of the energy."""
     start = Molecule(("F", "H"), [[0, 0, 0], [0, 0, BOND + longer]])
     on_springs(monkeypatch, start)
-    tight = np.diag([0.0, 0.0, 0.5])
-    second = np.block([[tight, -tight], [-tight, tight]])
-    stored = StoredHessian("x.h5", SimpleNamespace(molecule=start, level="springs"), second)
-    loose = Search(convergence="gau_loose")
-    study = optimize_geometry(start, ON_SPRINGS, loose, start_hessian=stored, listener=Silent())
+    study = from_hessian(start, np.kron([[1, -1], [-1, 1]], np.diag([0.0, 0.0, 0.5])))
     assert study.settings["steps"] == steps
     if not steps:
         (foreseen,) = (note for note in study.notes if note.startswith("the next step would"))
@@ -785,12 +663,17 @@ def test_an_energy_that_would_still_rise_is_not_converged(
     start = Molecule(("N", "H", "H", "H"), pyramid(tilts[1] + tilt))
     on_springs(monkeypatch, start)
     second = second_derivatives(start.coordinates)
-    stored = StoredHessian("x.h5", SimpleNamespace(molecule=start, level="springs"), second)
-    search = Search(convergence="gau_loose", transition_state=True)
-    study = optimize_geometry(start, ON_SPRINGS, search, start_hessian=stored, listener=Silent())
+    study = from_hessian(start, second, transition_state=True)
     assert (study.settings["steps"] == 0) is needless
     rise = top - springs(start.coordinates)
     assert (rise < 1e-6) is needless and rise > 1e-8
+
+
+def bent(degrees, length):
+    """Water with two equal bonds."""
+    half = np.radians(degrees / 2)
+    arm = length * np.array([np.sin(half), np.cos(half)])
+    return Molecule(("O", "H", "H"), [[0, 0, 0], [0, *arm], [0, -arm[0], arm[1]]])
 
 
 def test_a_constrained_minimum_is_one_along_its_constraints(
@@ -798,10 +681,9 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
 ) -> None:
     """Water on springs, held at 140 degrees: the Hessian of the energy falls along the angle, which
     is fixed; two modes are left, the stretches, whose force constant is 0.5 Eh/bohr^2."""
-    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
-    on_springs(monkeypatch, start)
+    on_springs(monkeypatch, WATER)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "140")]), verify=True)
-    study = optimized(start, search, ON_SPRINGS)
+    study = optimized(bent(139.9, 1.81), search)
     modes = study.arrays["wavenumbers"].value
     assert len(modes) == 2 and study.settings["stationary_point"] == "minimum"
     cosine = np.cos(np.radians(140))
@@ -814,11 +696,9 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
 
 def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Water on springs, held at 140 degrees, with bonds 5e-4 bohr too long: only they change."""
-    half = np.radians(70)
-    arm = (BOND + 5e-4) * np.array([np.sin(half), np.cos(half)])
-    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, *arm], [0, -arm[0], arm[1]]])
-    on_springs(monkeypatch, start)
-    study = optimized(start, Search(Constraints([("angle", "2,1,3")])), ON_SPRINGS)
+    on_springs(monkeypatch, WATER)
+    held = Search(Constraints([("angle", "2,1,3")]))
+    study = optimized(bent(140, BOND + 5e-4), held)
     assert list(study.runs) == ["step-000", "curvature-001"]
     probe = study.runs["curvature-001"].molecule
     assert probe.angle(2, 1, 3) == pytest.approx(140, abs=1e-3)
@@ -828,18 +708,15 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
 
 def test_the_rounding_of_a_gradient_needs_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
     """Water on springs at its minimum."""
-    arm = BOND * np.array([np.sin(ANGLE / 2), np.cos(ANGLE / 2)])
-    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, *arm], [0, -arm[0], arm[1]]])
-    on_springs(monkeypatch, start)
-    study = optimized(start, Search(), ON_SPRINGS)
+    on_springs(monkeypatch, WATER)
+    study = optimized(bent(np.degrees(ANGLE), BOND))
     assert study.complete and list(study.runs) == ["step-000"]
 
 
 def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
-    on_springs(monkeypatch, STRAIGHT_WATER)
+    on_springs(monkeypatch, WATER)
     with pytest.raises(Unfinished) as caught:
-        optimized(start, Search(max_steps=1), ON_SPRINGS)
+        optimized(bent(140, 1.81), Search(max_steps=1))
     unfinished = caught.value.study
     assert list(unfinished.runs) == ["step-000", "step-001"]
     assert "NOT CONVERGED: the last geometry is only the last" in unfinished.notes
@@ -863,14 +740,19 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     assert study.settings["displacement"] == 3e-3
     second = second_derivatives(top.coordinates)
     weights = np.repeat([mass("N"), *[mass("H")] * 3], 3) * 1822.888486209
-    squares = np.linalg.eigvalsh(second / np.sqrt(np.outer(weights, weights)))
-    squares = np.sort(squares[np.argsort(abs(squares))[6:]])
+    squares, modes = np.linalg.eigh(second / np.sqrt(np.outer(weights, weights)))
+    vibrating = np.sort(np.argsort(abs(squares))[6:])
+    squares = squares[vibrating]
     expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
     assert expected[0] < -900 and (expected[1:] > 0).all()
     found = study.arrays["hessian"].value
     assert found == pytest.approx(second, abs=2e-5) and (found == found.T).all()
-    slopes = np.kron(CHARGES[:, None], np.eye(3))
-    assert study.arrays["dipole_derivatives"].value == pytest.approx(slopes, abs=1e-9)
+    moments = np.kron(CHARGES[:, None], np.eye(3))
+    assert study.arrays["dipole_derivatives"].value == pytest.approx(moments, abs=1e-9)
+    along = moments.T @ (modes[:, vibrating] / np.sqrt(weights / 1822.888486209)[:, None])
+    strong = study.table["ir_intensity"].values
+    assert strong[0] == pytest.approx(974.88 * (along[:, 0] ** 2).sum(), rel=1e-3)
+    assert sum(strong) == pytest.approx(974.88 * (along**2).sum(), rel=1e-3)
     assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)
     (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
     number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")
@@ -921,6 +803,7 @@ def test_what_is_wrong_with_the_gas_of_a_radical_is_said(monkeypatch):
         }
 
 
+@pytest.mark.slow
 def test_hydrogen_fluoride_as_in_cfour():
     """Conventional MP2/cc-pVDZ with frozen core (QCEngine, standard_suite_ref.py, commit a97b4695).
 
@@ -935,22 +818,14 @@ def test_hydrogen_fluoride_as_in_cfour():
     reduced = mass("F") * mass("H") / (mass("F") + mass("H"))
     table = {name: column.values for name, column in study.table.items()}
     wavenumber = 219474.6313632 * np.sqrt(0.64212587 / reduced / 1822.888486209)
-    assert len(study.runs) == 13 and table["wavenumber"] == pytest.approx([wavenumber], abs=1.0)
-    moving = mass("F") * mass("H") * (mass("F") + mass("H")) / (mass("F") ** 2 + mass("H") ** 2)
-    assert table["reduced_mass"] == pytest.approx([moving], rel=1e-6)
-    stretched = [
-        replace(molecule, coordinates=[[0, 0, -1.64558411], [0, 0, 0.08729475 + d]])
-        for d in (-0.01, 0.01)
-    ]
-    dipoles = [
-        mp2_gradient(one, options, listener=Silent()).properties.relaxed_dipole for one in stretched
-    ]
+    assert table["wavenumber"] == pytest.approx([wavenumber], abs=1.0)
+    dipoles = []
+    for longer in (-0.01, 0.01):
+        stretched = replace(molecule, coordinates=molecule.coordinates + [[0] * 3, [0, 0, longer]])
+        run = mp2_gradient(stretched, options, listener=Silent())
+        dipoles.append(run.properties.relaxed_dipole)
     slope = (dipoles[1] - dipoles[0])[2] / 0.02
     assert table["ir_intensity"] == pytest.approx([974.88 * slope**2 / reduced], rel=2e-3)
-    assert study.settings["rigid_motions_removed"] == 5 and study.settings["symmetry_number"] == 1
-    zero_point = study.values["zero_point_energy"].value
-    assert zero_point == pytest.approx(table["wavenumber"][0] / 2 / 219474.6313632, rel=1e-8)
-    assert "NO STATIONARY POINT" in " ".join(study.notes)
 
 
 @pytest.mark.slow
@@ -959,10 +834,9 @@ def test_water_as_in_psi4():
     to one decimal."""
     bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
     ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
+    water = Molecule(("O", "H", "H"), ends)
     options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
-    study = harmonic_frequencies(
-        Molecule(("O", "H", "H"), ends), options, allow_gradient=True, listener=Silent()
-    )
+    study = harmonic_frequencies(water, options, allow_gradient=True, listener=Silent())
     assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
 
 
@@ -1053,57 +927,60 @@ def test_curvatures_within_the_noise_have_no_sign(curvatures, kind, flat):
             assert shares / shares[1] == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])
-def test_modes_as_in_pyscf(name):
-    """For a Hartree-Fock Hessian with the same masses: bent, linear, asymmetric; any position and
-    orientation."""
-    atoms = {
-        "water": "O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47",
-        "carbon dioxide": "C 0 0 0; O 0.6 0.7 0.7; O -0.6 -0.7 -0.7",
-        "hydrogen peroxide": "O 0 0.7 0; O 0 -0.7 0; H 0.9 0.9 0.1; H -0.3 -0.9 0.8",
-    }[name]
-    mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
-    hessian = scf.RHF(mole).run(conv_tol=1e-11).Hessian().kernel()
-    molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], mole.atom_coords())
-    flat = hessian.transpose(0, 2, 1, 3).reshape(3 * mole.natm, -1)
+@pytest.mark.parametrize(
+    "atoms",
+    [
+        "O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.66 -0.57",
+        "C 0 0 0; O 0.6 0.7 0.7; S -0.8 -0.7 -0.6",
+        "N 0 0.7 0; F 0 -0.7 0; H 0.9 0.9 0.1; H -0.3 1.9 0.8",
+    ],
+    ids=["bent", "linear", "without symmetry"],
+)
+def test_modes_as_in_pyscf(atoms):
+    """For the Hessian of springs with the same masses, in any position and orientation."""
+    mole = gto.M(atom=atoms, basis={}, verbose=0, spin=None)
+    places = mole.atom_coords()
+    flat = second_derivatives(places)
+    hessian = flat.reshape(mole.natm, 3, mole.natm, 3).transpose(0, 2, 1, 3)
+    molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], places)
     found = vibrations(molecule, flat, np.zeros((3 * mole.natm, 3)))
-    expected = thermo.harmonic_analysis(mole, hessian, mass=masses(molecule), imaginary_freq=False)
+    weights = masses(molecule)
+    expected = thermo.harmonic_analysis(mole, hessian, mass=weights, imaginary_freq=False)
     assert found.wavenumber == pytest.approx(expected["freq_wavenumber"], abs=0.01)
     assert found.reduced_mass == pytest.approx(expected["reduced_mass"], rel=1e-5)
     assert found.force_constant == pytest.approx(expected["force_const_dyne"], rel=1e-5, abs=1e-4)
     assert np.linalg.norm(found.displacements, axis=(1, 2)) == pytest.approx(1)
     held = vibrations(molecule.in_field([[0, 0, 40, 0.1]]), flat, np.zeros((3 * mole.natm, 3)))
-    free = thermo.harmonic_analysis(
-        mole, hessian, False, False, mass=masses(molecule), imaginary_freq=False
-    )
+    free = thermo.harmonic_analysis(mole, hessian, False, False, mass=weights, imaginary_freq=False)
+    assert held.removed == 0 and held.wavenumber == pytest.approx(free["freq_wavenumber"], abs=0.01)
     along = np.eye(3 * mole.natm)[:1]
     fixed, twice = (
         vibrations(molecule, flat, flat[:, :3], rows).wavenumber
         for rows in (along, np.vstack([along, 2 * along]))
     )
     assert len(twice) == len(found.wavenumber) and twice == pytest.approx(fixed)
-    assert held.removed == 0 and held.wavenumber == pytest.approx(free["freq_wavenumber"], abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "degrees"), [("HCN", 1.0), ("OCO", 2.0)])
-def test_a_nearly_straight_molecule_has_the_modes_of_a_straight_one(name, degrees):
+@pytest.mark.parametrize(("ends", "number", "degrees"), [("NH", 1, 1.0), ("OO", 2, 2.0)])
+def test_a_nearly_straight_molecule_has_the_modes_of_a_straight_one(ends, number, degrees):
     """The gas and the symmetry number, too; but its forces can bend it."""
-    lengths = {"HCN": (1.07, 1.153), "OCO": (1.188, 1.188)}[name]
+
+    def energy(place):
+        arms = place[1:] - place[0]
+        bonds = np.linalg.norm(arms, axis=1)
+        return 0.4 * ((bonds - 2.1) ** 2).sum() + 0.1 * (arms[0] @ arms[1]) / bonds.prod()
+
     found = []
     for bend in (0.0, np.radians(degrees)):
-        first = np.array([np.sin(bend), 0, -np.cos(bend)]) * lengths[0]
-        atoms = list(zip(name, [first, [0, 0, 0], [0, 0, lengths[1]]], strict=True))
-        mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
-        hessian = scf.RHF(mole).run(conv_tol=1e-11).Hessian().kernel()
-        molecule = Molecule(list(name), mole.atom_coords())
-        modes = vibrations(molecule, hessian.transpose(0, 2, 1, 3).reshape(9, 9), np.zeros((9, 3)))
-        number = symmetry_number(molecule)
-        assert number == {"HCN": 1, "OCO": 2}[name]
+        place = 2.1 * np.array([[0, 0, 0], [np.sin(bend), 0, -np.cos(bend)], [0, 0, 1]])
+        molecule = Molecule(("C", *ends), place)
+        modes = vibrations(molecule, second_derivatives(place, energy), np.zeros((9, 3)))
+        assert symmetry_number(molecule) == number
         assert symmetry_kept(molecule) == ("" if bend else "linear")
         gas = thermochemistry(molecule, 0.0, modes.wavenumber, 298.15, 101325.0, number)
         found.append((modes, gas))
     (straight, its), (bent, gas) = found
-    assert bent.removed == straight.removed == 5
+    assert bent.removed == straight.removed == 5 and straight.wavenumber.min() > 100
     assert bent.wavenumber == pytest.approx(straight.wavenumber, abs=1.0)
     for quantity in ("entropy", "zero_point_energy", "heat_capacity"):
         assert gas[quantity].value == pytest.approx(its[quantity].value, rel=1e-3)
@@ -1125,13 +1002,18 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_symmetry_numbers(name):
-    """Also with the noise that an optimisation leaves."""
+def test_symmetry_of_a_molecule(name):
+    """Its number, also with the noise that an optimisation leaves; and whether its forces keep it
+    on a line or in a plane, if that is not just because it has two or three atoms. Point charges
+    push it out."""
     atoms, expected = BODIES[name]
-    mole = gto.M(atom=atoms, basis="sto-3g", verbose=0, spin=None)
-    noise = np.random.default_rng(3).uniform(-2e-3, 2e-3, (mole.natm, 3))
-    molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], mole.atom_coords() + noise)
-    assert symmetry_number(molecule) == expected
+    molecule = Molecule.from_string(atoms)
+    noise = np.random.default_rng(3).uniform(-2e-3, 2e-3, (molecule.natom, 3))
+    moved = replace(molecule, coordinates=molecule.coordinates + noise)
+    assert symmetry_number(moved) == expected
+    kept = {"carbon dioxide": "linear", "formaldehyde": "planar"}
+    assert symmetry_kept(molecule) == kept.get(name, "")
+    assert symmetry_kept(molecule.in_field([[0, 0, 9, 0.1]])) == ""
 
 
 def test_an_isotope_in_a_ring_breaks_its_symmetry():
@@ -1143,59 +1025,20 @@ def test_an_isotope_in_a_ring_breaks_its_symmetry():
     assert (symmetry_number(benzene), symmetry_number(benzene, weights)) == (12, 2)
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_forces_keep_a_molecule_on_a_line_or_in_a_plane(name):
-    """If that is not just because it has two or three atoms; point charges push it out."""
-    kept = {"carbon dioxide": "linear", "formaldehyde": "planar"}
-    molecule = Molecule.from_string(BODIES[name][0])
-    assert symmetry_kept(molecule) == kept.get(name, "")
-    assert symmetry_kept(molecule.in_field([[0, 0, 9, 0.1]])) == ""
-
-
-@pytest.mark.parametrize(
-    "atoms", ["F 0 0 0; F 0 0 1.41", "P 0 0 0.5; F 1.4 0 0; F -0.7 1.2124 0; F -0.7 -1.2124 0"]
-)
-def test_thermochemistry_as_in_pyscf(atoms):
-    """Elements with one isotope, since PySCF uses average masses, and its symmetry number; its
-    constants are of CODATA 2014, up to 6e-7 from those of 2018."""
-    mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
-    molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], mole.atom_coords())
-    wavenumbers = np.array([-300.0, 340.0, 480.0, 1200.0])
-
-    class Field:
-        mol, e_tot = mole, -10.0
-
-    roots = wavenumbers / 219474.6313632 * np.sqrt(1822.888486209)
-    expected = thermo.thermo(Field, roots, 400.0, 2e5)
-    found = thermochemistry(molecule, -10.0, wavenumbers, 400.0, 2e5, expected["sym_number"][0])
-    for name, theirs in (
-        ("zero_point_energy", "ZPE"),
-        ("total_energy_at_0_kelvin", "E_0K"),
-        ("internal_energy", "E_tot"),
-        ("enthalpy", "H_tot"),
-        ("gibbs_energy", "G_tot"),
-        ("entropy", "S_tot"),
-        ("heat_capacity", "Cp_tot"),
-    ):
-        unit = 2625499.64 if "K)" in found[name][1] else 1.0
-        assert found[name][0] == pytest.approx(expected[theirs][0] * unit, rel=1e-6, abs=1e-8)
-
-
 def test_small_runs_are_shared_by_processes(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One per core, with one thread each."""
-    (folder / "hf.xyz").write_text("2\n\nF 0 0 0\nH 0 0 0.94\n")
-    level = ("--basis", "sto-3g", "--stability", "off")
-    command = ("frequencies", "hf.xyz", *level, "--allow-gradient", "--json")
-    alone = succeed(call(*command, "--output", "x.h5", "--threads", "1"))
+    """One per core, with one thread each; the wavenumber is that of two of their gradients."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    shared = succeed(call(*command, "--output", "y.h5"))
-    assert shared.err.count(": done") == 12 and alone.err.count(": done") == 0
+    level = ("--basis", "sto-3g", "--stability", "off", "--allow-gradient", "--output", "y.h5")
+    shared = succeed(call("frequencies", "h2.xyz", *level, "--json"))
+    assert shared.err.count(": done") == 12
     runs = read_study(folder / "y.h5").runs
     assert [run.provenance.threads for run in runs.values()] == [2] + [1] * 12
-    found, expected = (done.json["table"]["wavenumber"] for done in (shared, alone))
-    assert found == pytest.approx(expected, rel=1e-7)
+    plus, minus = (runs[f"{sign}-002-z"].gradient.total_gradient for sign in ("plus", "minus"))
+    constant = (plus - minus)[1, 2] / 0.01
+    expected = 219474.6313632 * np.sqrt(2 * constant / mass("H") / 1822.888486209)
+    assert shared.json["table"]["wavenumber"] == pytest.approx([expected], rel=1e-6)
 
 
 # --- wrong requests -------------------------------------------------------------------------------
@@ -1224,5 +1067,5 @@ def test_values_of_constraints_end_at_their_limits(kind: str) -> None:
 def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "geometric", None)
     with recorded_error(Dfmp2Error) as refused:
-        optimized(WATER, Search())
+        optimized(WATER, MINIMUM)
     assert refused.value.exit_code == 3

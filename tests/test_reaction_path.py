@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-import dfmp2
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies import frequencies, reaction_path
@@ -28,15 +27,25 @@ from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import arc_length
-from dfmp2.studies.task import Step, Unfinished
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
-from tests.conftest import Runner, succeed
+from dfmp2.studies.task import Unfinished
+from dfmp2.units import ANGSTROM_PER_BOHR
+from tests.conftest import run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ON_SPRINGS, on_springs, pyramid, pyramids, second_derivatives, springs
+from tests.springs import (
+    BOND,
+    ON_SPRINGS,
+    on_springs,
+    pyramid,
+    pyramids,
+    second_derivatives,
+    springs,
+)
 
 WATER = "3\n\nO 0 0 0\nH 0 0.757 0.587\nH 0.1 -0.757 0.587\n"
-NEAR_TOP = "3\n\nC 0 0 0\nN 1.21 0 0\nH 0.35 1.17 0\n"
 OPTIONS = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
+UNITS = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 627.5094740631}
+TILTS, ENERGIES = pyramids()
+TOP = Molecule(("N", "H", "H", "H"), pyramid(TILTS[1]))
 
 
 def molecule(text: str, **state: Any) -> Molecule:
@@ -111,22 +120,19 @@ def test_a_search_that_displaced_every_atom_holds_the_hessian_of_its_start(
             hessian_of(study, "x.h5")
 
 
-def test_an_optimisation_starts_from_a_hessian() -> None:
-    """One spring between two hydrogen atoms, stored in another direction than used; the bond length
-    is that of a parabola through energies around it."""
-    given = {"basis": "sto-3g", "threads": 1, "stability": "off"}
-    h2 = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    along_x = molecule("2\n\nH 0 0 0\nH 0.74 0 0\n")
+def test_an_optimisation_starts_from_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a bond, stored in another direction than used; at the end its curvature is known."""
+    start = molecule("2\n\nF 0 0 0\nH 0 0 1.01\n")
+    along_x = molecule("2\n\nF 0 0 0\nH 1 0 0\n")
+    on_springs(monkeypatch, start)
     second = np.zeros((6, 6))
-    second[np.ix_([0, 3], [0, 3])] = 0.6 * np.array([[1, -1], [-1, 1]])
+    second[np.ix_([0, 3], [0, 3])] = 0.5 * np.array([[1, -1], [-1, 1]])
     stored = stored_hessian(along_x, second, "a spring")
-    study = optimize_geometry(h2, Options(**given), start_hessian=stored)
-    length = float(np.linalg.norm(np.diff(study.last.coordinates, axis=0))) * ANGSTROM_PER_BOHR
-    scan = dfmp2.scan(h2, coordinate=("bond", "1,2", "0.66:0.80:8"), **given)
-    assert length == pytest.approx(scan.values["minimum_quartic"].value, abs=1e-3)
+    study = optimize_geometry(start, ON_SPRINGS, start_hessian=stored, listener=Silent())
+    assert internal_coordinate(study.last.coordinates) == pytest.approx(BOND, abs=2e-4)
     assert "start Hessian: x.h5, a spring" in study.notes
-    again = optimize_geometry(study.last, Options(**given), start_hessian=stored)
-    assert list(again.runs) == ["step-000"]  # its curvature is known
+    again = optimize_geometry(study.last, ON_SPRINGS, start_hessian=stored, listener=Silent())
+    assert list(again.runs) == ["step-000"]
 
 
 # --- paths ----------------------------------------------------------------------------------------
@@ -165,36 +171,6 @@ def test_superposed_geometries_are_the_nearest_by_weight(mirrored: bool) -> None
         np.testing.assert_allclose(rotation_onto(places, target, weights), expected, atol=1e-10)
 
 
-class FakeDescent:
-    """geomeTRIC on a path of five geometries, the third of which it refuses. The last one is in a
-    valley, or a minimum."""
-
-    at_minimum = False
-
-    def __init__(self, top: Molecule, search: Any, start: str, *, downhill: str) -> None:
-        self.count, self.top, self.side = 0, top, downhill
-
-    def judge(self, run: Any, hessian: Any) -> Any:
-        last = 0.41 if self.at_minimum else 0.39  # of 4, the largest that is not refused
-        return SimpleNamespace(
-            said=f"judged {self.count}", max_gradient=(0, 4, 9, 3, last, last)[self.count]
-        )
-
-    def next_geometry(self) -> Any:
-        self.count += 1
-        if self.side == "forward" and self.count == 4:
-            return None
-        return self.top.coordinates + 0.1 * self.count
-
-    @property
-    def refused(self) -> bool:
-        return self.count == 2
-
-    @property
-    def arrived(self) -> bool:
-        return self.at_minimum and self.count == 4
-
-
 @pytest.mark.parametrize(("angstrom", "said"), [(0.9e-4, False), (1.1e-4, True)])
 def test_a_hessian_of_another_geometry_is_said(angstrom: float, said: bool) -> None:
     stored = SimpleNamespace(
@@ -209,86 +185,87 @@ def test_a_hessian_of_another_geometry_is_said(angstrom: float, said: bool) -> N
     assert (f"{angstrom:.4f} angstrom away" in notes[-2]) is said
 
 
-def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On either side, until the minimum is found or there are no more steps. A minimum found with
-    the last step needs no further one."""
-    top = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    step = Step(name=reaction_path.TOP, who="", molecule=top, options=Options("sto-3g"))
-    heard: list[str] = []
-    descent = reaction_path._Descent.__new__(reaction_path._Descent)
-    descent._top, descent._search, descent._hessian = step, Search(max_steps=4), None
-    descent._listener = SimpleNamespace(note=heard.append)
-    descent.sides, descent.courses, descent.minima = {"backward": [], "forward": []}, {}, {}
-    monkeypatch.setattr(reaction_path, "GeomeTRIC", FakeDescent)
-
-    def course(first: Step, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(then=lambda _: iter(()), path=[first.name, "minimum"])
-
-    monkeypatch.setattr(reaction_path, "Course", course)
-    results = {reaction_path.TOP: SimpleNamespace(molecule=top)}
-
-    def go(side: str) -> list[Step]:
-        taken = []
-        for (one,) in descent._down(side, results):
-            results[one.name] = SimpleNamespace(molecule=one.molecule)
-            taken.append(one)
-        return taken
-
-    taken = go("backward")
-    assert [one.name for one in taken] == [f"backward-{number:03d}" for number in (1, 2, 3, 4)]
-    assert [one.start for one in taken] == [reaction_path.TOP, "", "", ""]
-    for number, one in enumerate(taken, start=1):
-        np.testing.assert_allclose(one.molecule.coordinates, top.coordinates + 0.1 * number)
-    whole = ["backward-001", "backward-003", "backward-004", "minimum"]
-    assert descent._geometries("backward") == whole
-    assert descent.minima == {"backward": "minimum"}
-    monkeypatch.setattr(FakeDescent, "at_minimum", True)
-    descent.sides["backward"] = []
-    assert [one.name for one in go("backward")] == [one.name for one in taken]
-    with recorded_error(Unfinished):
-        go("forward")
-    assert descent.sides["forward"] == ["forward-001", "forward-003"]
-    assert sum(line.startswith(f"{reaction_path.TOP}: ") for line in heard) == 1
+@pytest.fixture(scope="module")
+def descended(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A path on springs from a pyramid turned inside out, in two goes: what they printed, and how
+    many runs had been made after each."""
+    folder = tmp_path_factory.mktemp("path")
+    places = zip(TOP.symbols, TOP.coordinates * ANGSTROM_PER_BOHR, strict=True)
+    rows = [f"{symbol} {x} {y} {z}" for symbol, (x, y, z) in places]
+    (folder / "t.xyz").write_text("\n".join(["4", "", *rows, ""]))
+    command = ("irc", "t.xyz", *OPTIONS)
+    more = ("--max-steps", "12", "--resume", "--tolerance", "1e-6")
+    with pytest.MonkeyPatch.context() as patch:
+        asked = on_springs(patch, TOP)
+        short = run_here(*command, "--max-steps", "11", cwd=folder)
+        made = [len(asked)]
+        done = run_here(*command, *more, cwd=folder)
+        made.append(len(asked))
+    study = read_study(folder / "t.irc.h5")
+    return SimpleNamespace(folder=folder, short=short, done=done, made=made, study=study)
 
 
-def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a pyramid turned inside out, by formulas: energies, barriers, and the side on which the
-    hydrogen atoms are. With the Hessian of a search it makes none."""
-    tilts, energies = pyramids()
-    top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
-
-    def path(start: Molecule, **how: Any) -> Any:
-        return reaction_path.reaction_path(start, ON_SPRINGS, **how)
-
-    every = on_springs(monkeypatch, top)
-    study = path(top)
-    assert study.complete and len(every) == len(study.runs)
-    units = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 627.5094740631}
-    # Forwards the largest component of the mode, that of hydrogen along the axis, decreases.
-    lower, saddle, higher = energies
+def test_a_path_on_springs_joins_both_minima(descended: Any) -> None:
+    """Energies and barriers by formulas, and the side on which the hydrogen atoms are: forwards the
+    largest component of the mode, that of hydrogen along the axis, decreases."""
+    study = descended.study
+    lower, saddle, higher = ENERGIES
     for name, expected in (
         ("barrier_forward", saddle - higher),
         ("barrier_backward", saddle - lower),
         ("reaction_energy", lower - higher),
     ):
-        for unit, factor in units.items():
+        for unit, factor in UNITS.items():
             value = study.values[f"{name}{unit}"].value / factor
             assert value == pytest.approx(expected, abs=2e-7)
-    found = [
-        study.values[f"{name}_energy"].value
-        for name in ("forward_minimum", "transition_state", "backward_minimum")
-    ]
-    assert found == pytest.approx(energies, abs=2e-7)
+    for name, expected in (
+        ("forward_minimum", lower),
+        ("transition_state", saddle),
+        ("backward_minimum", higher),
+    ):
+        assert study.values[f"{name}_energy"].value == pytest.approx(expected, abs=2e-7)
+    assert sum("1 imaginary mode of 6" in note for note in study.notes) == 1
+    assert any("mirror images" in note for note in study.notes)
+
+
+def test_a_path_is_finished_in_two_goes(descended: Any) -> None:
+    """What their last lines say, and the files."""
+    files = "t.irc.csv, t.irc.svg, t.irc.trajectory.xyz -> t.irc.h5"
+    recorded_failure(descended.short, 4)  # it takes one more
+    assert descended.short.out.splitlines()[-1].startswith("dfmp2 NOT FINISHED: ")
+    assert descended.short.out.endswith(f" points; {files}\n")
+    done, study = succeed(descended.done), descended.study
+    assert [done.kept_runs, len(study.runs)] == descended.made
+    lower, saddle, higher = ENERGIES
+    ahead, back = ((saddle - energy) * UNITS["_kj_per_mol"] for energy in (higher, lower))
+    assert done.out.splitlines()[-1] == (
+        f"dfmp2 finished: H3N, two conformers, {len(study.path)} points, barrier {ahead:.2f} "
+        f"kJ/mol, back {back:.2f}; {files}"
+    )
+    written = list(csv.DictReader((descended.folder / "t.irc.csv").read_text().splitlines()))
+    assert [row["run"] for row in written] == list(study.path)
+    frames = read_frames(descended.folder / "t.irc.trajectory.xyz")
+    for frame, run in zip(frames, study.path.values(), strict=True):
+        assert frame.coordinates == pytest.approx(run.molecule.coordinates, abs=1e-9)
+
+
+def test_the_table_of_a_path(descended: Any) -> None:
+    """From the backward minimum to the forward one. A step that geomeTRIC undoes is none of it; in
+    the valley an optimisation begins."""
+    study = descended.study
     names, table = study.settings["path"], study.table
     assert (study.settings["backward_run"], study.settings["forward_run"]) == (names[0], names[-1])
-    assert study.settings["max_steps"] == Search().max_steps
-    assert list(table["run"].values) == names
+    assert study.settings["max_steps"] == 12
+    assert list(table["run"].values) == names == list(study.path)
     place = names.index(reaction_path.TOP)
     runs = list(study.path.values())
     lengths = [arc_length(one.molecule, next_one.molecule) for one, next_one in pairwise(runs)]
     assert table["s"].values[place] == 0.0 and min(lengths) > 0
     assert np.diff(table["s"].values) == pytest.approx(lengths)
-    above = [(run.total_energy - found[0]) * units["_kj_per_mol"] for run in runs]
+    energies = np.array([springs(run.molecule.coordinates) for run in runs])
+    assert table["total_energy"].values == pytest.approx(energies, abs=1e-9)
+    assert (np.diff(energies[: place + 1]) > 0).all() and (np.diff(energies[place:]) < 0).all()
+    above = (energies - min(energies)) * UNITS["_kj_per_mol"]
     assert table["relative_energy"].values == pytest.approx(above, abs=1e-6)
     largest = [np.linalg.norm(run.gradient.total_gradient, axis=1).max() for run in runs]
     assert table["max_gradient"].values == pytest.approx(largest)
@@ -299,68 +276,37 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
         "total_energy": "hartree",
         "max_gradient": "hartree/bohr",
     }
-    assert (np.diff(table["total_energy"].values[: place + 1]) > 0).all()
-    assert (np.diff(table["total_energy"].values[place:]) < 0).all()
-    for name, energy in zip(names, table["total_energy"].values, strict=True):
-        assert energy == pytest.approx(springs(study.runs[name].molecule.coordinates), abs=1e-9)
-    assert sum("1 imaginary mode of 6" in note for note in study.notes) == 1
-    assert any("mirror images" in note for note in study.notes)
+    assert set(study.runs) - set(names) > {"backward-006", "plus-001-x"}
+    for side in reaction_path.SIDES:
+        along = [name for name in sorted(names) if re.fullmatch(rf"{side}-\d+", name)]
+        steepness = [largest[names.index(name)] for name in along]
+        ends = [here < 0.1 * max(steepness[: k + 1]) for k, here in enumerate(steepness)]
+        assert ends == [False] * (len(along) - 1) + [True]
 
-    stored = hessian_of(study, "path.h5")
-    assert stored.molecule == top
-    steps = [name for name in study.runs if "curvature" not in name]
-    most = max(sum(name.startswith(side) for name in steps) for side in reaction_path.SIDES)
-    with recorded_error(Unfinished):
-        path(top, search=Search(max_steps=most - 1), start_hessian=stored)
+
+def test_a_path_reuses_the_hessian_of_another(
+    descended: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes none, and ends here within the optimisation of a minimum."""
+    on_springs(monkeypatch, TOP)
+    stored = hessian_of(descended.study, "path.h5")
+    assert stored.distance(TOP) < 1e-7
     tight = Search(convergence="gau_verytight", max_steps=9)
-    with recorded_error(Unfinished) as refused:  # within the optimisation of a minimum
-        path(top, search=tight, start_hessian=stored)
-    stopped = refused.value.study
+    with recorded_error(Unfinished) as caught:
+        reaction_path.reaction_path(TOP, ON_SPRINGS, tight, stored)
+    stopped = caught.value.study
     assert list(stopped.path)[-1] == list(stopped.runs)[-1] == "forward-minimum-step-001"
+    assert list(stopped.runs)[:2] == [reaction_path.TOP, "forward-001"]
+    assert stopped.settings["start_hessian"] == "path.h5"
+    assert "Hessian: path.h5, DF-MP2/sto-3g" in stopped.notes
 
-    search = Search(transition_state=True, verify=True)
-    found = optimize_geometry(top, ON_SPRINGS, search, listener=Silent())
-    on_springs(monkeypatch, found.last)
-    reused = path(found.last, start_hessian=hessian_of(found, "ts.h5"))
-    assert not any(name.startswith(("plus-", "minus-")) for name in reused.runs)
-    assert reused.settings["start_hessian"] == "ts.h5"
 
-    minimum = Molecule(("N", "H", "H", "H"), pyramid(tilts[0]))
+def test_a_path_does_not_begin_at_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    minimum = replace(TOP, coordinates=pyramid(TILTS[0]))
     on_springs(monkeypatch, minimum)
     with recorded_error(NumericalError) as refused:
-        path(minimum)
+        reaction_path.reaction_path(minimum, ON_SPRINGS)
     assert not refused.value.goes_on
-    assert "Hessian: ts.h5, DF-MP2/sto-3g" in reused.notes
-    ends = [reused.values[f"{side}_minimum_energy"].value for side in ("forward", "backward")]
-    assert ends == pytest.approx([lower, higher], abs=1e-6)
-
-
-def test_the_command_goes_down_both_sides(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In two goes; what its last lines say, and its files."""
-    tilts, (lower, saddle, higher) = pyramids()
-    top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
-    on_springs(monkeypatch, top)
-    places = zip(top.symbols, top.coordinates * ANGSTROM_PER_BOHR, strict=True)
-    rows = [f"{symbol} {x} {y} {z}" for symbol, (x, y, z) in places]
-    (folder / "t.xyz").write_text("\n".join(["4", "", *rows, ""]))
-    short = call("irc", "t.xyz", *OPTIONS, "--max-steps", "3")
-    recorded_failure(short, 4)
-    files = "t.irc.csv, t.irc.svg, t.irc.trajectory.xyz -> t.irc.h5"
-    assert short.out.splitlines()[-1] == f"dfmp2 NOT FINISHED: 4 points; {files}"
-    done = succeed(call("irc", "t.xyz", *OPTIONS, "--resume", "--tolerance", "1e-6"))
-    assert done.kept_runs == 28
-    path = read_study("t.irc.h5").path
-    ahead, back = ((saddle - energy) * KJ_PER_MOL_PER_HARTREE for energy in (higher, lower))
-    assert done.out.splitlines()[-1] == (
-        f"dfmp2 finished: H3N, two conformers, {len(path)} points, barrier {ahead:.2f} kJ/mol, "
-        f"back {back:.2f}; {files}"
-    )
-    table = list(csv.DictReader((folder / "t.irc.csv").read_text().splitlines()))
-    assert [row["run"] for row in table] == list(path)
-    for frame, run in zip(read_frames("t.irc.trajectory.xyz"), path.values(), strict=True):
-        assert frame.coordinates == pytest.approx(run.molecule.coordinates, abs=1e-9)
 
 
 def test_fragments_are_named_by_their_bonds() -> None:
@@ -379,45 +325,4 @@ def test_the_bonds_of_one_minimum_alone_are_named_by_their_atoms() -> None:
     assert lines == [
         "minimum backwards: CH2N, with the bond C1-H4",
         "minimum forwards: CH2N, with the bond N2-H4",
-    ]
-
-
-@pytest.mark.slow
-def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> None:
-    """From the transition state between HCN and HNC, with the Hessian of its search, down to both;
-    their energies are those of separate optimisations."""
-    (folder / "top.xyz").write_text(NEAR_TOP)
-    search = ("optimize", "top.xyz", "--transition-state", *OPTIONS)
-    succeed(call(*search, "--verify", "--output", "ts.h5"))
-    again = succeed(call(*search, "--start-hessian", "ts.h5", "--output", "again.h5", "--json"))
-    assert not [name for name in again.json["runs"] if name.startswith(("plus", "minus"))]
-    saddle = read_study("ts.h5").values["optimized_total_energy"].value
-    assert again.json["optimized_total_energy"] == pytest.approx(saddle, abs=1e-6)
-
-    found = read_study("ts.h5").arrays["final_geometry"].value * ANGSTROM_PER_BOHR
-    found[2, 0] += 0.001
-    rows = [f"{symbol} {x} {y} {z}" for symbol, (x, y, z) in zip("CNH", found, strict=True)]
-    (folder / "near.xyz").write_text("\n".join(["3", "", *rows, ""]))
-    near = ("irc", "near.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "near.h5")
-    assert call(*near, "--max-steps", "1").code == 4
-    told = [note for note in read_study("near.h5").notes if "angstrom away" in note]
-    assert len(told) == 1 and "are of a geometry 0.000" in told[0]
-
-    path = ("irc", "ts.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "p.h5")
-    values = succeed(call(*path, "--json")).json
-    assert not any("angstrom away" in note for note in values["notes"])
-    assert not [name for name in values["runs"] if name.startswith(("plus", "minus"))]
-
-    ends = {}
-    for name, place in (("hcn", -1.08), ("hnc", 2.18)):
-        text = f"3\n\nC 0 0 0\nN 1.18 0 0\nH {place} 0.05 0\n"
-        study = dfmp2.optimize(molecule(text), "sto-3g", threads=1, stability="off")
-        ends[name] = study.values["optimized_total_energy"].value
-    sides = {values[f"{side}_minimum_energy"] for side in ("backward", "forward")}
-    assert sorted(sides) == pytest.approx(sorted(ends.values()), abs=1e-6)
-    assert values["transition_state_energy"] == pytest.approx(saddle, abs=1e-6)
-    bonds = [note for note in values["notes"] if note.startswith("minimum ")]
-    assert sorted(note.partition(";")[0].split(", ")[1] for note in bonds) == [
-        "with the bond C1-H3",
-        "with the bond N2-H3",
     ]

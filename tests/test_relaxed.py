@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -12,24 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.molecule.elements import internal_coordinate
-from dfmp2.molecule.files import read_file, read_frames
+from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.mp2 import energy as mp2
-from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.studies import optimize
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.relaxed import Relaxation, bring
 from dfmp2.units import BOHR_PER_ANGSTROM
-from tests.conftest import Runner, succeed
+from tests.conftest import Runner, succeed, work_here
 from tests.recorded import recorded_error, recorded_failure
+from tests.springs import BOND, on_springs, run_of, springs
 
 PEROXIDE = "4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n"
 CYCLOPROPANE = """9
@@ -44,7 +41,6 @@ H -1.2612 -0.7281 -0.9122
 H 1.2612 -0.7281 0.9122
 H 1.2612 -0.7281 -0.9122
 """
-SMALL: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "stability": "off"}
 OPTIONS = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
 
 
@@ -63,41 +59,15 @@ def value(place: Molecule, *atoms: int) -> float:
 # --- relaxed points -------------------------------------------------------------------------------
 
 
-WATER = "3\n\nO 0 0 0\nH 0 0.757 0.677\nH 0 -0.757 0.677\n"  # near the minimum of STO-3G
-LOOSE = ("--convergence", "GAU_LOOSE")
-TWO_BONDS = ("scan", "w.xyz", "--bond", "1,2", "1.0:1.03:2", "--relaxed", *LOOSE, *OPTIONS)
-
-
-def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
-    """Frames, table and curve; `--resume` recomputes nothing, and refuses another molecule."""
-    (folder / "w.xyz").write_text(WATER)
-    done = succeed(call(*TWO_BONDS, "--output", "x.h5"))
-    assert done.out.splitlines()[0].endswith("relaxed scan of w (H2O), bond 1 2, DF-MP2/sto-3g")
-    study = read_study("x.h5")
-    frames = read_frames("x.trajectory.xyz")
-    assert [value(frame, 1, 2) for frame in frames] == pytest.approx([1.0, 1.03], abs=1e-6)
-    for frame, run in zip(frames, study.path.values(), strict=True):
-        assert np.abs(frame.coordinates - run.molecule.coordinates).max() < 1e-7
-    rows = list(csv.DictReader((folder / "x.csv").read_text().splitlines()))
-    kept = [float(row["mp2_total_energy [hartree]"]) for row in rows]
-    passes = [
-        [float(row[f"{name}_energy [hartree]"]) for row in rows] for name in ("forward", "backward")
-    ]
-    assert kept == np.min(passes, axis=0).tolist()
-    assert kept == [run.total_energy for run in study.path.values()]
-    again = succeed(call(*TWO_BONDS, "--output", "x.h5", "--resume"))
-    assert again.kept_runs == 4 and "optimised" not in again.err
-    written = (folder / "x.h5").read_bytes()
-    (folder / "w.xyz").write_text(WATER.replace("0.757", "0.767"))
-    recorded_failure(call(*TWO_BONDS, "--output", "x.h5", "--resume"), 3)
-    assert (folder / "x.h5").read_bytes() == written
+WATER = "3\n\nO 0 0 0\nH 0 0.757 0.677\nH 0 -0.757 0.677\n"
+RIGHT_ANGLE = "3\n\nO 0 0 0\nH 1 0 0\nH 0 1 0\n"
 
 
 @pytest.fixture
 def no_steps(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Replace optimisations by energies at the start geometries, which are collected as `starts`;
-    the first is 1e-3 Eh too high. `fails` is asked about the first bond, in angstrom, and how often
-    it has been started from."""
+    """Replace optimisations by runs on springs at the start geometries, which are collected as
+    `starts`; the first is 1e-3 Eh too high. `fails` is asked about the first bond, in angstrom, and
+    how often it has been started from."""
     made = SimpleNamespace(starts=[], fails=lambda bond, times: False)
 
     def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
@@ -105,10 +75,8 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> Any:
         bonds = [round(value(start, 1, 2), 6) for start in made.starts]
         if made.fails(bonds[-1], bonds.count(bonds[-1])):
             raise ConvergenceError("planted")
-        result = mp2_energy(place, options)
-        if len(bonds) == 1:
-            raised = result.reference.scf_total_energy + 1e-3
-            result = replace(result, reference=replace(result.reference, scf_total_energy=raised))
+        raised = 1e-3 if len(bonds) == 1 else 0.0
+        result = run_of(place, options, lambda places: springs(places) + raised)
         return SimpleNamespace(path={"step-000": result})
 
     monkeypatch.setattr(optimize, "optimize_geometry", run)
@@ -182,55 +150,24 @@ def test_a_point_that_cannot_be_made_fails_alone(call: Runner, folder: Path, no_
     assert sum("failed with code 3" in note for note in found.notes) == 2  # in both passes
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("workers")
-def test_workers_find_the_same_points(call: Runner, folder: Path) -> None:
-    (folder / "p.xyz").write_text(PEROXIDE)
-    scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", "60:120:3", "--relaxed", *OPTIONS, "--json")
-    alone = succeed(call(*scan, "--output", "a.h5")).json
-    shared = succeed(call(*scan, "--output", "b.h5", "--workers", "2")).json
-    for name in ("mp2_total_energy", "forward_energy", "backward_energy"):
-        assert shared["table"][name] == pytest.approx(alone["table"][name], abs=1e-9)
-
-
-@pytest.mark.slow
-def test_peroxide_against_energies_over_all_other_coordinates(folder: Path) -> None:
-    """At 90 degrees the five other coordinates are optimised by SciPy on energies alone, in a
-    Z-matrix written out here."""
-    study = dfmp2.scan(
-        molecule(PEROXIDE),
-        "6-31g*",
-        ("dihedral", "3,1,2,4", [80.0, 90.0]),
-        relaxed=True,
-        convergence="GAU_TIGHT",
-        threads=1,
-        stability="off",
-    )
-
-    def energy(free: Any) -> float:
-        long, first, second, bend, other = free
-        bend, other = math.radians(bend), math.radians(other)
-        places = {
-            "O1": (0, 0, 0),
-            "O2": (long, 0, 0),
-            "H3": (first * math.cos(bend), first * math.sin(bend), 0),
-            "H4": (long - second * math.cos(other), 0, second * math.sin(other)),
-        }
-        lines = [f"{name[0]} {x} {y} {z}" for name, (x, y, z) in places.items()]
-        (folder / "trial.xyz").write_text("\n".join(["4", "", *lines]) + "\n")
-        result = dfmp2.run(folder / "trial.xyz", "6-31g*", threads=1, stability="off")
-        return float(result.total_energy)
-
-    best = minimize(
-        energy,
-        [1.46, 0.97, 0.97, 100.0, 100.0],
-        method="BFGS",
-        options={"gtol": 1e-5, "eps": 1e-3},
-    )
-    assert study.table["mp2_total_energy"].values[1] == pytest.approx(best.fun, abs=1e-6)
-    place = list(study.path.values())[1].molecule
-    assert value(place, 1, 2) == pytest.approx(best.x[0], abs=1e-3)
-    assert value(place, 3, 1, 2) == pytest.approx(best.x[3], abs=0.1)
+def test_what_is_not_scanned_is_relaxed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On springs, a bond that is held costs its own energy, and a map that of both; the rest finds
+    its minimum in both passes, also in two workers."""
+    water = molecule(WATER)
+    on_springs(monkeypatch, water)
+    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "relaxed": True}
+    lengths = np.array([0.9, 1.0, 1.1])
+    strain = 0.25 * (lengths * BOHR_PER_ANGSTROM - BOND) ** 2
+    line = dfmp2.scan(water, coordinate=("bond", "1,3", lengths), **given)
+    for name in ("mp2_total", "forward", "backward"):
+        assert line.table[f"{name}_energy"].values == pytest.approx(strain, abs=1e-6)
+    for length, run in zip(lengths, line.path.values(), strict=True):
+        assert value(run.molecule, 1, 3) == pytest.approx(length, abs=1e-6)
+        assert value(run.molecule, 1, 2) == pytest.approx(BOND / BOHR_PER_ANGSTROM, abs=1e-3)
+    grid = [("bond", "1,2", lengths[:2]), ("bond", "1,3", lengths)]
+    work_here(monkeypatch)
+    found = dfmp2.scan(water, coordinate=grid, workers=2, **given).arrays["map_energy"].value
+    assert found == pytest.approx(strain[:2, None] + strain, abs=1e-6)
 
 
 # --- how the points follow from each other --------------------------------------------------------
@@ -310,9 +247,10 @@ def test_values_that_exclude_each_other() -> None:
 # --- maps -----------------------------------------------------------------------------------------
 
 
-def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
+def test_a_rigid_map_of_water(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cell is the energy of a geometry written out here; rows and columns are not swapped."""
-    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1 0 0\nH 0 1 0\n")
+    on_springs(monkeypatch, molecule(WATER))
+    (folder / "w.xyz").write_text(RIGHT_ANGLE)
     grid = ("--bond", "1,2", "0.9:1.1:2", "--angle", "2,1,3", "95:115:3")
     found = succeed(call("scan", "w.xyz", *grid, *OPTIONS, "--json")).json
     assert found["title"].startswith("rigid scan of w (H2O), bond 1 2 and angle 2 1 3")
@@ -321,11 +259,9 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
     for i, length in enumerate(found["map_first"]):
         for j, angle in enumerate(found["map_second"]):
             turned = math.radians(angle)
-            lines = ["3", "", "O 0 0 0", f"H {length} 0 0"]
-            lines.append(f"H {math.cos(turned):.12f} {math.sin(turned):.12f} 0")
-            (folder / "one.xyz").write_text("\n".join(lines) + "\n")
-            expected = dfmp2.run("one.xyz", **SMALL).total_energy
-            assert energies[i, j] == pytest.approx(expected, abs=1e-8)
+            place = [[0, 0, 0], [length, 0, 0], [math.cos(turned), math.sin(turned), 0]]
+            expected = springs(np.array(place) * BOHR_PER_ANGSTROM)
+            assert energies[i, j] == pytest.approx(expected, abs=1e-9)
     i, j = np.unravel_index(energies.argmin(), energies.shape)
     assert found["lowest_first"] == found["map_first"][i]
     assert found["lowest_second"] == found["map_second"][j]
@@ -348,35 +284,37 @@ def test_a_map_with_a_failed_point_is_written_and_shown(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its energy is missing in the JSON, the table and the map; the others are there."""
-    run = mp2.mp2_energy
 
-    def failing(place: Molecule, *arguments: Any, **settings: Any) -> Any:
+    def energy(places: Any) -> float:
+        place = Molecule(("O", "H", "H"), places)
         if abs(value(place, 1, 2) - 1.1) + abs(value(place, 2, 1, 3) - 95) < 1e-6:
             raise ConvergenceError("planted")
-        return run(place, *arguments, **settings)
+        return springs(places)
 
-    monkeypatch.setattr(mp2, "mp2_energy", failing)
-    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1 0 0\nH 0 1 0\n")
+    on_springs(monkeypatch, molecule(WATER), energy)
+    (folder / "w.xyz").write_text(RIGHT_ANGLE)
     grid = ("--bond", "1,2", "0.9:1.1:2", "--angle", "2,1,3", "95:105:2")
     done = call("scan", "w.xyz", *grid, *OPTIONS, "--json")
     recorded_failure(done, 9)
     (first, second), (third, fourth) = done.json["map_energy"]
-    assert third is None and max(first, second, fourth) < -74
+    assert third is None and None not in (first, second, fourth)
     assert done.json["table"]["mp2_total_energy"] == [first, second, None, fourth]
     assert done.json["table"]["exit_code"] == [0, 0, 4, 0]
     assert json.loads(call("show", "w.scan.h5", "--json").out)["map_energy"][1][0] is None
     assert (folder / "w.scan.svg").read_text().count("kJ/mol</title>") == 3
 
 
-def test_python_takes_one_or_two_coordinates() -> None:
+def test_python_takes_one_or_two_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     water = molecule(WATER)
-    line = dfmp2.scan(water, coordinate=("bond", "1,2", [0.9, 1.0]), chained=False, **SMALL)
+    on_springs(monkeypatch, water)
+    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1}
+    line = dfmp2.scan(water, coordinate=("bond", "1,2", [0.9, 1.0]), chained=False, **given)
     assert (line.settings["chained"], list(line.runs)) == (False, ["point-001", "point-002"])
     grid = [("bond", "1,2", [0.9, 1.0]), ("bond", "1,3", [0.95, 1.05])]
-    study = dfmp2.scan(water, coordinate=grid, **SMALL)
+    study = dfmp2.scan(water, coordinate=grid, **given)
     assert study.arrays["map_energy"].value.shape == (2, 2)
     assert "map_energy" not in line.arrays and study.settings["chained"]
     with recorded_error(InputError):
-        dfmp2.scan([water, water], relaxed=True, **SMALL)
+        dfmp2.scan([water, water], relaxed=True, **given)
     with recorded_error(InputError):
-        dfmp2.scan(water, coordinate=grid, relaxed=True, convergence="tight", **SMALL)
+        dfmp2.scan(water, coordinate=grid, relaxed=True, convergence="tight", **given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import shutil
 import signal
 from collections.abc import Iterator
@@ -15,20 +15,23 @@ import pytest
 
 import dfmp2
 from dfmp2.errors import DeviceFault, Interrupted
-from dfmp2.mp2 import energy
+from dfmp2.host.files import locked
 from dfmp2.mp2.calculation import RUN
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import Study, read_study
 from tests.awkward import read
-from tests.conftest import PATIENCE, Heard, Runner, listing, succeed
+from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
 from tests.faults import EACH, Stopping, close, numbers
 from tests.recorded import recorded_failure
+from tests.springs import on_springs
 from tests.test_signals import start, wait_for
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 BASIS = ("--basis", "sto-3g", "--threads", "1")
 SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", *BASIS)
+LINE = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS)
+H2 = read("", "H 0 0 0", "H 0 0 0.74")
 KINDS = {
     "scan": SCAN,
     "interaction": ("interaction", "pair.xyz", "--fragments", "1-3,4-5", *BASIS),
@@ -55,18 +58,22 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("interaction", "scan")]
-
-
-@pytest.mark.parametrize("kind", [*SLOW, "cbs"])
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        pytest.param("interaction", 11, marks=pytest.mark.slow),
+        pytest.param("scan", 11, marks=pytest.mark.slow),
+        ("cbs", 5),
+    ],
+)
 def test_stopped_again_and_again(
-    kind: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, every: int, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "pair.xyz").write_text(PAIR)
     command = (*KINDS[kind], "--output", "x.h5", "--resume")
     stops = 0
     monkeypatch.setenv(EACH, "1000")
-    with Stopping(every=5 if kind == "cbs" else 11):
+    with Stopping(every=every):
         while (done := call(*command)).code == 75:
             stops += 1
             assert done.out == "" and (folder / "x.h5.checkpoint").exists() and stops < 60
@@ -80,54 +87,35 @@ def test_stopped_again_and_again(
     assert same(read_study("x.h5"), read_study("y.h5"))
 
 
-@pytest.mark.slow
-def test_a_hessian_has_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped within the SCF of displaced geometries, whose gradients are subtracted from each
-    other."""
-    monkeypatch.setenv(EACH, "1000")
-    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "allow_gradient": True}
-    radical = read("multiplicity=2", "O 0 0 0", "H 0.3 0.8 0.5")
-    expected = dfmp2.frequencies(radical, output=folder / "y.h5", **given)
-    stops = 0
-    with Stopping(every=59):
-        while not (folder / "x.h5").exists() or not read_study(folder / "x.h5").complete:
-            try:
-                dfmp2.frequencies(radical, output=folder / "x.h5", **given)
-            except dfmp2.Interrupted:
-                stops += 1
-    assert stops > 2
-    found = read_study(folder / "x.h5").arrays["hessian"].value
-    assert found.tobytes() == expected.arrays["hessian"].value.tobytes()
-
-
 def test_an_scf_that_starts_from_another_run_begins_there_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frequencies that were stopped within the SCF of a displaced geometry, whose gradient is
-    subtracted from another, have the bits of some that were never stopped."""
+    """A displaced geometry, whose gradient is subtracted from another, has the bits of one that was
+    never stopped within its SCF."""
     monkeypatch.setenv(EACH, "1000")
     ion = read("charge=1", "He 0 0 0", "H 0.3 0.5 0.72")
     given: dict[str, Any] = {"basis": "6-31g", "threads": 1, "allow_gradient": True}
-    given["listener"] = Heard()
-    expected = dfmp2.frequencies(ion, output=folder / "y.h5", **given)
-    displaced = "plus-001-x"
-    add, names = FileCheckpoint.add_orbitals, []
+    add = FileCheckpoint.add_orbitals
 
-    def added(checkpoint: FileCheckpoint, *orbitals: Any) -> None:
-        names.append(checkpoint.identity[RUN])
-        checkpoint.stop_asked = names.count(displaced) == 3
-        add(checkpoint, *orbitals)
+    def stopped_in(run: str, file: str) -> dict[str, Any]:
+        names = []
 
-    with monkeypatch.context() as patch:
-        patch.setattr(FileCheckpoint, "add_orbitals", added)
+        def added(checkpoint: FileCheckpoint, *orbitals: Any) -> None:
+            names.append(checkpoint.identity[RUN])
+            checkpoint.stop_asked = names.count(run) == 3
+            add(checkpoint, *orbitals)
+
+        monkeypatch.setattr(FileCheckpoint, "add_orbitals", added)
         with pytest.raises(dfmp2.Interrupted):
-            dfmp2.frequencies(ion, output=folder / "x.h5", **given)
-    assert displaced not in read_study(folder / "x.h5").runs
-    found = dfmp2.frequencies(ion, output=folder / "x.h5", **given)
-    for name in expected.runs:
-        one, two = (numbers(hdf5.to_bytes(study.runs[name])) for study in (found, expected))
-        assert one.pop("dfmp2/gradient/seconds") and two.pop("dfmp2/gradient/seconds")
-        assert one == two, name
+            dfmp2.frequencies(ion, output=folder / file, listener=Heard(), **given)
+        return dict(read_study(folder / file).runs)
+
+    expected = stopped_in("minus-001-x", "y.h5")
+    assert list(stopped_in("plus-001-x", "x.h5")) == ["reference"]
+    found = stopped_in("minus-001-x", "x.h5")
+    one, two = (numbers(hdf5.to_bytes(runs["plus-001-x"])) for runs in (found, expected))
+    assert one.pop("dfmp2/gradient/seconds") and two.pop("dfmp2/gradient/seconds")
+    assert one == two
 
 
 @pytest.mark.usefixtures("stopping")
@@ -152,13 +140,9 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("stopping")
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--quiet",), marks=pytest.mark.slow), ("--overwrite",)]
-)
-def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
-    """A scan stopped at its second point; another scan is refused, or replaces it with
-    --overwrite."""
-    command = (*SCAN, "--output", "x.h5", *options)
+def test_the_same_command_goes_on(call: Runner, folder: Path) -> None:
+    """A scan stopped at its second point; another one is refused."""
+    command = (*SCAN, "--output", "x.h5")
     for _ in range(3):
         assert call(*command).code == 75
     before = listing(folder)
@@ -167,55 +151,68 @@ def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str
     other = call(*SCAN[:-1], "2", "--output", "x.h5")
     recorded_failure(other, 3)
     assert listing(folder) == before
+    done = finished_from_here(call, *command)
+    assert read_study("x.h5").complete and "other products" not in done.err
+    recorded_failure(call(*command), 3)
+
+
+def finished_from_here(call: Runner, *command: str) -> Finished:
+    """The end of a scan that is stopped again and again, and keeps its first point."""
     first = read_study("x.h5").runs["point-001"].provenance.created
     for _ in range(10):
         done = call(*command)
         assert read_study("x.h5").runs["point-001"].provenance.created == first
         if done.code != 75:
             break
-    succeed(done)
-    assert read_study("x.h5").complete and "other products" not in done.err
-    assert read_study("x.h5").runs["point-001"].provenance.created == first
-    again = call(*SCAN, "--output", "x.h5")
-    recorded_failure(again, 3)
+    return succeed(done)
 
 
 @pytest.mark.usefixtures("stopping")
 def test_overwrite_drops_another_study(call: Runner, folder: Path) -> None:
+    """But not one that was begun by the same command."""
     for _ in range(3):
         assert call(*SCAN, "--output", "x.h5").code == 75
     assert list(read_study("x.h5").runs)
     other = (*SCAN[:-1], "2", "--output", "x.h5", "--overwrite")
-    for _ in range(10):
-        done = call(*other)
-        if done.code != 75:
-            break
-    succeed(done)
+    for _ in range(3):
+        assert call(*other).code == 75
+    finished_from_here(call, *other)
     assert all(run.provenance.threads == 2 for run in read_study("x.h5").runs.values())
 
 
-def test_a_damaged_file_is_named_and_not_used(call: Runner, folder: Path) -> None:
-    succeed(call(*SCAN, "--output", "x.h5"))
+def test_a_damaged_file_is_named_and_not_used(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_springs(monkeypatch, H2)
+    succeed(call(*LINE, "--output", "x.h5"))
     content = bytearray((folder / "x.h5").read_bytes())
     with h5py.File(folder / "x.h5") as handle:
         place = handle["runs/point-002/scf/e_tot"].id.get_offset()
     content[place] ^= 1
     (folder / "x.h5").write_bytes(content)
-    done = call(*SCAN, "--output", "x.h5", "--resume")
-    recorded_failure(done, 3)
+    recorded_failure(call(*LINE, "--output", "x.h5", "--resume"), 3)
     assert (folder / "x.h5").read_bytes() == bytes(content)
-    assert succeed(call(*SCAN, "--output", "x.h5", "--overwrite")).kept_runs == 0
+    assert succeed(call(*LINE, "--output", "x.h5", "--overwrite")).kept_runs == 0
+
+
+def hold(path: Path, held: Any, ended: Any) -> None:
+    """Hold the lock of a file, in another process."""
+    with locked(path):
+        held.set()
+        ended.wait(PATIENCE)
 
 
 def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
-    with start(*SCAN, "--output", "y.h5", cwd=folder) as process:
-        wait_for(process, "[1/2]")
-        os.kill(process.pid, signal.SIGSTOP)
-        other = call(*SCAN, "--output", "y.h5")
-        os.kill(process.pid, signal.SIGCONT)
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0
-    recorded_failure(other, 3)
+    forked = multiprocessing.get_context("fork")
+    held, ended = forked.Event(), forked.Event()
+    other = forked.Process(target=hold, args=(folder / "y.h5", held, ended))
+    other.start()
+    assert held.wait(PATIENCE)
+    refused = call(*LINE, "--output", "y.h5")
+    ended.set()
+    other.join(PATIENCE)
+    assert other.exitcode == 0 and not (folder / "y.h5").exists()
+    recorded_failure(refused, 3)
 
 
 def test_a_broken_device_ends_a_scan(
@@ -223,21 +220,12 @@ def test_a_broken_device_ends_a_scan(
 ) -> None:
     """A point with its own error is listed and the next one tried; a hardware fault would affect
     all of them."""
-    whole, calls = energy.mp2_energy, []
-
-    def run(*given: object, **more: object) -> object:
-        calls.append(given)
-        if len(calls) == 2:
-            raise DeviceFault("take this host out of use")
-        return whole(*given, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(energy, "mp2_energy", run)
-    done = call(*SCAN, "--output", "x.h5")
-    recorded_failure(done, 7)
-    assert len(calls) == 2
+    on_springs(monkeypatch, H2, stop=2, error=DeviceFault("take this host out of use"))
+    recorded_failure(call(*LINE, "--output", "x.h5"), 7)
     assert list(read_study("x.h5").runs) == ["point-001"]
+    on_springs(monkeypatch, H2)
     monkeypatch.setattr("dfmp2.studies.keeper.blas_and_kernels", lambda: "Zen9")
-    done = succeed(call(*SCAN, "--output", "x.h5"))
+    done = succeed(call(*LINE, "--output", "x.h5"))
     assert "were made with other products than those of this host (Zen9): their last" in done.err
 
 
@@ -250,21 +238,13 @@ def test_however_a_study_ends_its_file_holds_what_is_finished(
     error: BaseException, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though writing takes so much longer than the runs that the file is not written meanwhile."""
-    whole, calls = energy.mp2_energy, []
-
-    def run(*given: object, **more: object) -> object:
-        calls.append(given)
-        if len(calls) == 4:
-            raise error
-        return whole(*given, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(energy, "mp2_energy", run)
+    asked = on_springs(monkeypatch, H2, stop=4, error=error)
     monkeypatch.setattr("dfmp2.studies.keeper.REST", 1e9)
     with suppress(KeyboardInterrupt, ValueError):
-        assert call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS, "-o", "x.h5").code
+        assert call(*LINE, "-o", "x.h5").code
     left = read_study("x.h5")
     assert not left.complete and list(left.runs) == [f"point-00{n}" for n in (1, 2, 3)]
-    assert len(left.table["exit_code"].values) == 3 and len(calls) == 4
+    assert len(left.table["exit_code"].values) == 3 == len(asked)
 
 
 @pytest.mark.slow
