@@ -34,7 +34,7 @@ ALL = every_pair(MOLE.nao)
 # Two radicals and a neon atom far apart, not ordered by position: most pairs are negligible.
 APART = gto.M(
     atom="N 4 5 25; N 0 0 0; H 4 5.8 25.6; H 0 0.8 0.6; Ne 0 0 12; H 4 4.2 25.6; H 0 -0.8 0.6",
-    basis="cc-pvdz",
+    basis="6-31g",
     spin=2,
     verbose=0,
 )
@@ -233,7 +233,7 @@ def largest_diagonals(mole):
 def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
     """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest value of a shell pair decides
     for all of it."""
-    mole = gto.M(atom=[("He", (0, 0, 0.8 * n)) for n in range(12)], basis="cc-pvdz", verbose=0)
+    mole = gto.M(atom=[("He", (0, 0, 1.1 * n)) for n in range(9)], basis="cc-pvdz", verbose=0)
     shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
     expected = largest_diagonals(mole)[np.ix_(shell, shell)][np.tril_indices(mole.nao)]
     assert ((expected > 1e-12) & (expected < 1e-10)).sum() > 10 and (expected < 1e-12).sum() > 100
@@ -376,7 +376,7 @@ def test_occupied_rows_are_those_of_k_and_the_rest_is_of_the_one_before(
     fitted._exchange = exact[0]
     exchange = fitted.get_jk(after)[1]
     assert (fitted._exchange is None) == (kind == "double")
-    noise = 1e-12 if kind == "double" else 1e-6
+    noise = 1e-12 if kind == "double" else 4e-6  # of elements up to 3 Eh
     for s, c in enumerate(after.mo_coeff):
         occupied, virtual = (c[:, part] for part in (occupations[s] > 0, occupations[s] == 0))
         np.testing.assert_allclose(exchange[s] @ occupied, exact[1][s] @ occupied, atol=noise)
