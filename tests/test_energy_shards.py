@@ -168,8 +168,7 @@ def test_the_process_that_adds_up_has_a_share(
     ("case", "disk"),
     [
         pytest.param("rhf, fp64", True, marks=pytest.mark.bits),
-        ("uhf, core, mixed, check", False),
-        pytest.param("uhf, core, mixed, check", True, marks=pytest.mark.slow),
+        pytest.param("uhf, core, mixed, check", False, marks=pytest.mark.slow),
         pytest.param("repeated in float64", False, marks=pytest.mark.slow),
     ],
 )

@@ -76,17 +76,6 @@ def test_rectangle_covers_each_pair_once(left, right):
     assert sorted(pairs) == [(i, j) for i in range(left) for j in range(right)]
 
 
-@pytest.mark.parametrize(
-    ("row", "edge"), [(0, 16), (2**17, 16), (2**18, 8), (2**20, 2), (2**24, 1)]
-)
-def test_rows_along_the_edge_of_a_tile_of_the_host_hold_16_mib(row, edge):
-    assert tiling.edge(130, CPU.limits, row) == edge
-    assert max(t.i1 - t.i0 for t in tiling.triangle(130, CPU.limits, row)) == edge
-    assert max(t.j1 - t.j0 for t in tiling.rectangle(129, 130, CPU.limits, row)) == edge
-    # A device holds B, or refuses it
-    assert tiling.edge(130, replace(CPU.limits, memory=10**9), row) == 16
-
-
 class Watched(CpuBackend):
     """Counts tiles as they are begun, is slow, and fails at one of them."""
 

@@ -90,7 +90,6 @@ CASES = {  # molecule, options of the first part, of the second, of both; whethe
         False,
     ),
     "no valence electron": ("na", {**STO3G, "frozen_core": "psi4"}, {}, FP64, False),  # with a note
-    "uhf, core, disk": ("nh2", {"basis": "sto-3g", "frozen_core": "auto"}, {}, FP64, True),
     "mixed, disk": ("nh2", STO3G, {"tolerance": 1e-6}, {"precision": "mixed"}, True),
     "virtuals, conventional, repeated": (
         "h2o",
@@ -102,28 +101,21 @@ CASES = {  # molecule, options of the first part, of the second, of both; whethe
     "stability, check": ("h2o", {**STO3G, "stability": "full"}, {"check": True}, FP64, False),
     "no beta electron, disk": ("h", {"basis": "cc-pvdz"}, {}, {}, True),
     "trainium": ("h2o", STO3G, {"backend": "nki-interpreter"}, {}, False),
-    "core potential": ("hi", {"basis": "def2-svp", "frozen_core": "auto"}, {}, FP64, False),
 }
-
-
-MARKS = {"core potential": pytest.mark.exchange, "mixed, disk": pytest.mark.bits}
 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES],
+    [pytest.param(case, marks=[pytest.mark.bits] * (case == "mixed, disk")) for case in CASES],
 )
 def test_two_parts_give_the_bits_of_a_run(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, before, after, both, disk = CASES[case]
-    if case == "core potential":
-        pytest.importorskip("basis_set_exchange")
     both = {**both, "threads": 1 if "conventional" in case else 2}
     molecule = write_molecules(tmp_path) / f"{name}.xyz"
     (tmp_path / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
     (tmp_path / "na.xyz").write_text("1\ncharge=1\nNa 0 0 0\n")
-    (tmp_path / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.609\n")
     if disk:
         set_disk(monkeypatch)
     assert in_parts(molecule, tmp_path, before, after, both) == whole(molecule, before, after, both)
