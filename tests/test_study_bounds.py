@@ -56,8 +56,7 @@ from dfmp2.studies import (
     vibrations,
 )
 from dfmp2.studies.composite import at_level
-from dfmp2.studies.coordinate import Coordinate, _values, make_coordinate
-from dfmp2.studies.extrema import find_extrema, make_curve, numbers_of_curve
+from dfmp2.studies.coordinate import _values, make_coordinate
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.keeper import Keeper
@@ -285,13 +284,6 @@ def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> N
             take(value)
 
 
-def test_values_of_a_range_are_evenly_spaced() -> None:
-    assert coordinate("bond")(x / 2 for x in (2, 3)) == (1.0, 1.5)
-    assert coordinate("angle")("100:130:4") == (100.0, 110.0, 120.0, 130.0)
-    assert coordinate("bond")("0.7:1:4") == (0.7, 0.8, 0.9, 1.0)
-    assert parse_values(OPTION, "200,250:300:3") == (200.0, 250.0, 275.0, 300.0)
-
-
 def test_a_prepared_file_needs_room_for_b_and_what_is_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,54 +312,6 @@ def test_a_point_is_stationary_up_to_a_bound(
 
 
 # --- geometries, conformers, equations ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "atoms", "same"),
-    [
-        ("angle", (0, 1, 2), True),
-        ("angle", (2, 1, 0), True),
-        ("angle", (1, 0, 2), False),
-        ("angle", (0, 1, 3), False),
-        ("dihedral", (0, 1, 2), False),
-    ],
-)
-def test_a_coordinate_is_the_same_from_either_end(
-    kind: str, atoms: tuple[int, ...], same: bool
-) -> None:
-    one = Coordinate("angle", (0, 1, 2), (2,), (90.0, 95.0), "degree")
-    other = Coordinate(kind, atoms, (3,), (10.0, 20.0), "degree")
-    assert one.same_place(other) is same and other.same_place(one) is same
-
-
-@pytest.mark.parametrize("axis", np.eye(3).tolist())
-def test_a_straight_angle_bends_on_any_axis(axis: list[float]) -> None:
-    molecule = Molecule(("N", "C", "H"), np.outer([2.2, 0.0, -2.0], axis))
-    bent = make_coordinate("angle", "1,2,3", "170:180:2", molecule).at(molecule, 170.0)
-    assert bent.angle(1, 2, 3) == pytest.approx(170.0)
-
-
-def test_both_ends_of_a_turn_are_one_geometry_with_the_lower_energy() -> None:
-    for ends in ((2.0, 1.8), (1.8, 2.0), (math.nan, 1.8), (1.8, math.nan)):
-        curve = make_curve([0, 90, 270, 360], [ends[0], 1.0, 1.5, ends[1]], 360.0)
-        assert curve.energies.tolist() == [1.8, 1.0, 1.5]
-
-
-def test_a_failed_point_is_found_in_every_turn() -> None:
-    curve = make_curve([0, 90, 180, 270], [1.0, math.nan, 1.0, 2.0], 360.0)
-    found = [curve.failed_between(first, first + 60) for first in (-300, 60, 420, 100)]
-    assert found == [True, True, True, False]
-
-
-def test_extrema_between_equal_points_and_beside_failed_ones() -> None:
-    for sign in (1, -1):
-        curve = make_curve(range(4), [sign * energy for energy in (3.0, 1.0, 1.0, 3.0)])
-        (found,) = find_extrema(curve)
-        assert (found.position, found.energy) == pytest.approx((1.5, sign * 0.75))
-    failed = make_curve(range(5), [3.0, math.nan, 2.0, 1.0, 2.2])
-    assert "minimum_parabola" in numbers_of_curve(failed, "degree")[0]
-    more_than_a_turn = make_curve(range(0, 451, 90), [1.0, 2.0, 3.0, 2.0, 1.0, 2.0], 360.0)
-    assert more_than_a_turn.period is None
 
 
 def test_the_four_atoms_that_move_most_are_named() -> None:
