@@ -354,16 +354,6 @@ def test_geometric_is_quiet_for_a_while() -> None:
     assert (logger.propagate, list(logger.handlers)) == before
 
 
-def test_an_equation_has_its_reactants_first_and_whole_numbers_where_it_can() -> None:
-    terms = (("h2", Fraction(-3, 2)), ("n2", Fraction(-1, 2)), ("nh3", Fraction(1)))
-    made: list[Any] = [SimpleNamespace(label=name, coefficient=count) for name, count in terms]
-    assert species.equation(made) == "3/2 h2 + 1/2 n2 -> nh3"
-    doubled = [SimpleNamespace(label=one.label, coefficient=2 * one.coefficient) for one in made]
-    assert species.equation(doubled[::-1]) == "n2 + 3 h2 -> 2 nh3"  # type: ignore[arg-type]
-    assert species._off(Fraction(3, 2)) == "3/2 too many"
-    assert species._off(Fraction(-2)) == "2 too few"
-
-
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """A stored scan of five points."""
@@ -784,15 +774,6 @@ def test_a_constrained_geometry_is_ranked_by_its_energy(monkeypatch: pytest.Monk
     monkeypatch.setattr(rank, "is_study", lambda _: True)
     monkeypatch.setattr(rank, "read_study", lambda _: study)
     assert rank.read_candidate("x.dfmp2.h5") == Candidate("x", "last", None)  # type: ignore[arg-type]
-
-
-def test_a_ranking_says_how_its_gas_was_made() -> None:
-    treatments = (LowModes(), LowModes("grimme", 80.0))
-    recorded_texts(
-        rank._about_gas(GasConditions((250.0,), (1e5,), scale=scale, low_modes=low))
-        for scale in (1.0, 0.95)
-        for low in treatments
-    )
 
 
 @pytest.mark.parametrize("constrained", [False, True])
