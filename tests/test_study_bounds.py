@@ -44,7 +44,6 @@ from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
     frequencies,
     geometric_search,
-    keeper,
     optimize,
     rank,
     reaction,
@@ -66,7 +65,7 @@ from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import Reaction, make_coefficient, read_species
 from dfmp2.studies.task import Step
-from tests.recorded import recorded_error, recorded_texts
+from tests.recorded import recorded_error
 
 AMMONIA = Molecule(
     ("N", "H", "H", "H"), [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
@@ -314,38 +313,6 @@ def test_a_point_is_stationary_up_to_a_bound(
 # --- geometries, conformers, equations ------------------------------------------------------------
 
 
-def test_the_four_atoms_that_move_most_are_named() -> None:
-    molecule = Molecule(("H",) * 6, [[0, 0, 3 * k] for k in range(6)])
-    moves = np.zeros((2, 6, 3))
-    moves[0, :, 1] = 0.4, -1.0, 0.6, 0.9, 0.8, 0.7
-    modes: Any = SimpleNamespace(wavenumber=[-100.0, 50.0], displacements=moves)
-    (line,) = frequencies._imaginary(molecule, modes)
-    assert line.endswith("mode 1: 100.0i cm^-1, mostly of H2, H4, H5, H6")
-
-
-def candidate(name: str, places: list[list[float]]) -> Any:
-    molecule = SimpleNamespace(coordinates=np.array(places))
-    return SimpleNamespace(name=name, result=SimpleNamespace(molecule=molecule))
-
-
-def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
-    """A mirror image and another order of the atoms have the same distances."""
-    bent = [[0.0, 0.0, 0.0], [1.8, 0.1, 0.0], [-0.4, 1.7, 0.2]]
-    mirrored = [[x, y, -z] for x, y, z in (bent[2], bent[0], bent[1])]
-    wider = [bent[0], bent[1], [-0.9, 1.5, 0.2]]
-    found = [candidate(*one) for one in (("a", bent), ("b", wider), ("c", mirrored), ("d", bent))]
-    near = 0.9e-6  # Eh
-    same = "have the same energy and the same distances between atoms"
-    said = rank._alike(found, [-1.0, -1.0, -1.0 + near, -1.0 + 2.2 * near])
-    assert len(said) == 1 and said[0].startswith(f"a and c {same}")
-    assert [line[:7] for line in rank._alike(found, [-1.0 + near, -1.0, -1.0, -1.0 + near])] == [
-        "c and a",
-        "c and d",
-        "a and d",
-    ]
-    assert rank._alike(found[:2], [-1.0, -1.0]) == []
-
-
 def test_geometric_is_quiet_for_a_while() -> None:
     logger = logging.getLogger("geometric")
     before = logger.propagate, list(logger.handlers)
@@ -466,16 +433,6 @@ def test_what_becomes_of_a_step_and_its_checkpoint(
         assert len(made.failures) == (error is not None and done[-1:] == ["next"])
 
 
-def test_runs_of_equal_cost_have_the_same_atoms_state_and_options() -> None:
-    ghost = (False, False, False, True)
-    changes = ({"ghost": ghost}, {"charge": 2}, {"multiplicity": 3}, {"symbols": tuple("PHHH")})
-    others = [replace(STEP, molecule=replace(AMMONIA, **change)) for change in changes]
-    others.append(replace(STEP, options=Options("sto-3g", precision="fp64")))
-    assert len({task._alike(one) for one in (STEP, *others)}) == 6
-    moved = replace(AMMONIA, coordinates=1.1 * AMMONIA.coordinates)
-    assert task._alike(replace(STEP, name="y", molecule=moved)) == task._alike(STEP)
-
-
 def test_runs_with_a_gradient_are_planned_with_it() -> None:
     """More time is left and fewer processes fit into memory than for energies alone."""
     left: list[float] = []
@@ -488,41 +445,6 @@ def test_runs_with_a_gradient_are_planned_with_it() -> None:
         (planned,) = task._plans([STEP], kind).values()
         memory.append(planned.memory.comfortable)
     assert left[1] > 1.5 * left[0] and memory[1] > memory[0]
-
-
-@pytest.mark.parametrize("start", ["b", ""])
-def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another(start: str) -> None:
-    level = at_level(Options("cc-pv[dt]z"), delta="ccsd(t)/sto-3g")
-    runs = task.expanded(replace(STEP, options=level, start=start))
-    assert [(one.name, one.start, one.options.basis, one.whole) for one in runs] == [
-        (f"a-{name}", start and f"b-{name}", basis, "a")
-        for name, basis in (
-            ("cc-pvdz", "cc-pvdz"),
-            ("cc-pvtz", "cc-pvtz"),
-            ("delta-pyscf", "sto-3g"),
-        )
-    ]
-    assert [one.compute is None for one in runs] == [True, True, False]
-
-
-def test_what_the_runs_of_a_study_have_in_common_is_said() -> None:
-    options = Options("sto-3g", relativity="x2c", solvent="water")
-    for chosen, molecule in ((options, FIELD), (Options("sto-3g"), AMMONIA)):
-        common: Any = SimpleNamespace(options=chosen, molecule=molecule)
-        recorded_texts(task.Task._surroundings(common))
-
-
-@pytest.mark.parametrize(
-    ("run", "then", "belongs"),
-    [("a", None, True), ("b", None, False), ("a", 1, True), ("b", 1, True), ("", 1, False)],
-)
-def test_checkpoints_belong_to_steps_known_or_still_to_come(
-    run: str, then: Any, belongs: bool
-) -> None:
-    """The empty name is that of a calculation by itself."""
-    given: Any = SimpleNamespace(steps=[SimpleNamespace(name="a")], then=then)
-    state: Any = SimpleNamespace(run=run)
-    assert keeper._belongs(state, given) is belongs
 
 
 def test_signals_are_told_of_every_run_that_is_kept(tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ from dfmp2.studies.degeneracy import may_be_degenerate
 from dfmp2.studies.ideal_gas import (
     GasConditions,
     LowModes,
-    rotational_temperatures,
     thermochemistry,
-    too_cold,
     vibrational_entropies,
 )
 from dfmp2.studies.rank import rank_conformers, read_candidates
@@ -37,7 +35,7 @@ from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, succeed
 from tests.ideal_gas import ideal_gas
-from tests.recorded import recorded_error, recorded_texts
+from tests.recorded import recorded_error
 from tests.springs import on_springs
 
 GAS = 8.31446261815324  # J/(mol K)
@@ -283,50 +281,6 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
     assert (given - counted) * 2625.4996394799 == pytest.approx(rises, abs=1e-9)
 
 
-def test_an_almost_linear_molecule_is_a_rotor_that_is_too_cold_and_that_is_said() -> None:
-    """HCN bent by 0.1 bohr counts as bent, with a third axis of a tiny moment of
-    inertia; bent by half of that, as linear."""
-    h, c, n = 1.00782503, 12.0, 14.0030740
-    weights = np.array([h, c, n])
-    for bend, temperature, counts in ((0.05, 298.15, 1), (0.1, 298.15, 3), (0.1, 2e4, 3)):
-        places = np.array([[0.0, bend, -2.01], [0.0, 0.0, 0.0], [0.0, 0.0, 2.18]])
-        bent = Molecule(("H", "C", "N"), places)
-        found = rotational_temperatures(bent, weights)
-        assert len(found) == counts
-        said = too_cold(bent, weights, [temperature])
-        if counts == 1 or temperature > 298.15:
-            assert said == []
-            continue
-        # the small moment of a planar molecule: the inertia tensor's determinant over the large one
-        x = places[:, 1] - weights @ places[:, 1] / weights.sum()
-        z = places[:, 2] - weights @ places[:, 2] / weights.sum()
-        xx, zz, xz = weights @ z**2, weights @ x**2, -weights @ (x * z)
-        small = (xx * zz - xz**2) / ((xx + zz) / 2 + math.hypot((xx - zz) / 2, xz))
-        assert found.max() == pytest.approx(
-            1 / (2 * small * 1822.888486 * 3.166811563e-6), rel=1e-6
-        )
-        recorded_texts(said)
-
-
-def test_a_rotor_that_is_too_cold() -> None:
-    """H2 rotates in quanta of 2 B = 175 K: the warning changes at B, an atom never rotates, and a
-    heavy molecule does at 1 K."""
-    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.401]])
-    hydrogen, heavy = (Molecule((symbol,) * 2, places * k) for symbol, k in (("H", 1), ("I", 4)))
-    mass = 1.007825 * 1822.888486  # electron masses
-    in_kelvin = 1 / (mass * 1.401**2) / 3.166811563e-6  # of 1 / 2 I, I = m R^2 / 2
-    temperatures = rotational_temperatures(hydrogen, np.full(2, 1.007825))
-    assert temperatures == pytest.approx([in_kelvin], rel=1e-6)
-    for molecule, temperature, said in (
-        (hydrogen, in_kelvin * 0.999, True),
-        (hydrogen, in_kelvin * 1.001, False),
-        (heavy, 1.0, False),
-        (Molecule(("H",), np.zeros((1, 3)), multiplicity=2), 1e-3, False),
-    ):
-        found = too_cold(molecule, masses(molecule), (300.0, temperature))
-        assert bool(found) == said
-
-
 def test_grimmes_entropy_written_out() -> None:
     """Chem. Eur. J. 18, 9955 (2012), Eqs. 3 to 8, in SI units, mode by mode."""
     gas, boltzmann, planck, light = GAS, 1.380649e-23, 6.62607015e-34, 2.99792458e10
@@ -380,16 +334,6 @@ def test_as_in_goodvibes(case: dict) -> None:
         assert found[name].value == pytest.approx(case[name], abs=1e-6)
 
 
-@pytest.mark.parametrize("none", [0.0, -310.0])
-def test_motions_without_a_restoring_force_are_left_out(none: float) -> None:
-    """A wavenumber of zero would have an infinite entropy."""
-    water = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
-    waves = np.array([1600.0, 3700.0])
-    expected = thermochemistry(water, -76.0, waves, 298.15, 1e5, 1)
-    found = thermochemistry(water, -76.0, np.append(none, waves), 298.15, 1e5, 1)
-    assert found == expected
-
-
 @pytest.mark.parametrize(
     ("text", "charge", "multiplicity", "degenerate"),
     [
@@ -433,18 +377,6 @@ def test_atoms_are_in_s_states_if_every_open_shell_is_half_full() -> None:
         assert may_be_degenerate(atom) != spherical, atom
         if spherical and unpaired > 1:  # of the same electrons, a lower spin is in no S state
             assert may_be_degenerate(replace(atom, multiplicity=unpaired - 1)), atom
-
-
-def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:
-    neon = Molecule(("Ne",), [[0, 0, 0]])
-    found = thermochemistry(neon, -128.0, np.zeros(0), 298.15, 101325.0, 1)
-    at_one_bar, average_mass = 146.33, 20.1797  # NIST
-    expected = at_one_bar - GAS * math.log(1.01325) - 1.5 * GAS * math.log(average_mass / 19.99244)
-    assert found["entropy"].value == pytest.approx(expected, abs=0.01)
-    assert found["entropy_rotation"].value == found["entropy_vibration"].value == 0.0
-    weights, notes = isotope_masses(PEROXIDE, ["3=D", "4=2H"])
-    assert symmetry_number(PEROXIDE, weights) == 2 and len(notes) == 2
-    assert symmetry_number(PEROXIDE, isotope_masses(PEROXIDE, ["1=18O"])[0]) == 1
 
 
 @pytest.mark.parametrize(
