@@ -372,7 +372,7 @@ FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4
     ("atoms", "charge", "multiplicity", "frozen_core", "psi4"),
     [
         ("B 0 0 0; H 0 0.2 1.2", 0, 1, 1, None),
-        ("H 0 0 0; H 0.1 0.2 0.9; H 0.9 0.1 -0.4", 0, 2, 0, None),
+        ("H 0 0 0; H 0 0.1 0.75; H 0.2 0.3 2.3", 0, 2, 0, None),
         pytest.param(WATER, 0, 1, 0, PSI4_WATER, marks=pytest.mark.slow),
         pytest.param(WATER_CATION, 1, 2, 1, PSI4_CATION, marks=pytest.mark.slow),
     ],
