@@ -28,7 +28,6 @@ from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import psi4
 from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
 from tests.awkward import MOLECULES, mole_of, read
-from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error
 from tests.test_physics import WATER
 
@@ -294,23 +293,6 @@ def test_memory_of_the_transformation_is_planned() -> None:
 
 
 # --- recorded, repeated, and said by every command ------------------------------------------------
-
-
-def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -> None:
-    (folder / "hehe.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 2.9\n")
-    sets = ("--basis", "6-31g", "--scf-auxbasis", SETS["scf_auxbasis"], "--json")
-    found = succeed(call("interaction", "hehe.xyz", "--fragments", "1,2", *sets, *AMONG)).json
-    assert "every run in the field of the same 3 point charges" in found["notes"]
-    assert {run["point_charges"]["count"] for run in found["runs"].values()} == {3}
-    ghostly = Molecule(
-        ("He", "He"), np.diag([0, 0, 2.9])[[0, 2]] * BOHR_PER_ANGSTROM, (True, False)
-    )
-    for name, molecule in (
-        ("complex", replace(ghostly, ghost=(False, False))),
-        ("fragment-2-in-complex", ghostly),
-    ):
-        mf = mean_field(molecule.in_field(IN_BOHR), 0, fitted=True).run(conv_tol=1e-11)
-        assert found["runs"][name]["scf_total_energy"] == pytest.approx(mf.e_tot, abs=1e-8)
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(

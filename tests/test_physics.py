@@ -134,6 +134,7 @@ LONG = {
     "gpu4pyscf-vitaminC-631g",
     "fermi-benzene-6-31g",
     "fermi-glycine-sto-3g",
+    "fermi-water-cc-pvtz",
     "psi4-dfmp2-ecp-nexe-ae",
     "psi4-dfmp2-ecp-nexe-he-only",
 }

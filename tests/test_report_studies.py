@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.cli.geometry import _ends_of, _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.plots import (
     Curve,
@@ -27,9 +26,8 @@ from dfmp2.output.drawings.plots import (
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.html.sources import Origin, _answers, _kind_of_point, study_page
+from dfmp2.output.html.sources import Origin, _answers, study_page
 from dfmp2.output.reports.study import study_figures, study_warnings
-from dfmp2.output.reports.study_tables import values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
@@ -458,22 +456,6 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
     assert [value(y) for y in parabola[:, 1]] == pytest.approx(np.polyval(three, along), abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("bends", "said"),
-    [
-        ([80.0], ""),
-        ([80.0, 60.0], ", 2 minima, 0 maxima"),
-        ([80.0, -70.0], ", 1 minimum, 1 maximum"),
-        ([-70.0], ", 0 minima, 1 maximum"),
-    ],
-)
-def test_the_last_line_of_a_scan_counts_extrema(bends, said):
-    """But for a minimum alone, whose place stands before it."""
-    arrays = {"extrema_curvature": Dataset(np.array(bends), "", "")}
-    assert _extrema(drawn_study("scan", {}, arrays)) == said
-    assert _extrema(drawn_study("scan", {}, {})) == ""
-
-
 def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them(monkeypatch):
     """One of its points has failed, and the last row is still to come."""
     table = {
@@ -511,31 +493,6 @@ def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them(monkeypatch):
     assert "no point has an energy" in curve_file(drawn_study("scan", table, settings=settings))
 
 
-def test_imaginary_modes_are_counted():
-    table = {"wavenumber": Column((-812.4, -50.0, 20.0, 1595.2, 3700.0), "cm^-1", "")}
-    (tile,) = _answers(drawn_study("frequencies", table))
-    assert tile[:3] == ("imaginary modes", 2, "of 5, lowest -812.4 cm^-1")
-
-
-@pytest.mark.parametrize(
-    ("transition_state", "imaginary", "mood"),
-    [
-        (False, 0, ""),
-        (False, 1, "failure"),
-        (True, 1, ""),
-        (True, 0, "failure"),
-        (True, 2, "failure"),
-        (True, None, ""),
-    ],
-)
-def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imaginary, mood):
-    found = {"imaginary_modes": imaginary, "stationary_point": "saddle"}
-    study = drawn_study(
-        "optimization", {}, settings={"transition_state": transition_state, **found}
-    )
-    assert _kind_of_point(study).mood == mood
-
-
 @pytest.mark.parametrize(
     ("names", "chosen"),
     [
@@ -556,26 +513,6 @@ def test_a_series_of_basis_sets_shows_what_the_correlation_energy_is_added_to(na
         [(0, -0.1), (1, -0.2), (2, -0.3)],
         [(0, table[chosen].values[0] + 3.0), (1, 0.5), (2, 0.0)],
     ]
-
-
-def test_components_and_conditions_are_left_out_of_a_screen():
-    kept = ("reaction_energy", "scf_reaction_energy", "reaction_entropy", "zero_point_energy")
-    left_out = (
-        "mp2_correlation_reaction_energy",
-        "scs_mp2_correlation_reaction_energy",
-        "precision_error",
-        "temperature",
-        "pressure",
-        "internal_energy",
-        "internal_energy_vibration",
-        "total_energy_at_0_kelvin",
-        "heat_capacity_at_constant_volume",
-        "energy_change",
-        "lowest_energy",
-    )
-    values = {name: Dataset(1.0 + k, "hartree", "") for k, name in enumerate((*left_out, *kept))}
-    (table,) = values_on_a_screen(drawn_study("reaction", {}, values=values))
-    assert [row[0].replace(" ", "_") for row in table.rows] == list(kept)
 
 
 @pytest.mark.parametrize(
@@ -605,21 +542,6 @@ def test_a_scan_whose_points_all_failed_is_a_page():
     }
     elements = parse(page_of_runs(kind="scan", table=table))
     assert elements.row("0.7") == ["0.7", "-", "4"] and "no point has an energy" in elements.text
-
-
-@pytest.mark.parametrize(
-    ("minima", "bonds", "said"),
-    [
-        (("HNC", "HCN"), ([], ["C-H"]), "HNC -> HCN"),
-        (("CHN", "CHN"), ([], ["C-H", "N-H"]), "CHN with fewer bonds -> CHN with C-H and N-H"),
-        (("H3N", "H3N"), ([], []), "H3N, two conformers"),
-    ],
-)
-def test_the_last_line_of_a_path_names_its_ends(minima, bonds, said):
-    settings = {}
-    for side, minimum, own in zip(("backward", "forward"), minima, bonds, strict=True):
-        settings |= {f"{side}_minimum": minimum, f"{side}_bonds": own}
-    assert _ends_of(drawn_study("reaction-path", {}, {}, settings=settings)) == said
 
 
 @pytest.mark.parametrize(("lowest", "inside"), [(0.0, 21), (30.0, 31), (330.0, 31), (360.0, 21)])

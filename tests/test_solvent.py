@@ -294,7 +294,7 @@ def test_points_of_a_surface_are_known_before_it_is_built(solvent: str, model: A
     assert surface_points(mole, Options("sto-3g")) == 0
 
 
-@pytest.mark.parametrize("reference", ["rohf", "uhf"])
+@pytest.mark.parametrize("reference", ["rohf", pytest.param("uhf", marks=SLOW)])
 def test_where_a_half_filled_shell_points_is_in_the_stated_error(reference: str) -> None:
     """The lowest of SCFs started from the orbitals of OH turned about its axis: on the points of
     the surface their energies differ, and 1e-12 Eh were stated."""

@@ -44,7 +44,6 @@ from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
     frequencies,
     geometric_search,
-    keeper,
     optimize,
     rank,
     reaction,
@@ -56,8 +55,7 @@ from dfmp2.studies import (
     vibrations,
 )
 from dfmp2.studies.composite import at_level
-from dfmp2.studies.coordinate import Coordinate, _values, make_coordinate
-from dfmp2.studies.extrema import find_extrema, make_curve, numbers_of_curve
+from dfmp2.studies.coordinate import _values, make_coordinate
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.keeper import Keeper
@@ -67,7 +65,7 @@ from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import Reaction, make_coefficient, read_species
 from dfmp2.studies.task import Step
-from tests.recorded import recorded_error, recorded_texts
+from tests.recorded import recorded_error
 
 AMMONIA = Molecule(
     ("N", "H", "H", "H"), [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
@@ -285,13 +283,6 @@ def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> N
             take(value)
 
 
-def test_values_of_a_range_are_evenly_spaced() -> None:
-    assert coordinate("bond")(x / 2 for x in (2, 3)) == (1.0, 1.5)
-    assert coordinate("angle")("100:130:4") == (100.0, 110.0, 120.0, 130.0)
-    assert coordinate("bond")("0.7:1:4") == (0.7, 0.8, 0.9, 1.0)
-    assert parse_values(OPTION, "200,250:300:3") == (200.0, 250.0, 275.0, 300.0)
-
-
 def test_a_prepared_file_needs_room_for_b_and_what_is_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,102 +313,12 @@ def test_a_point_is_stationary_up_to_a_bound(
 # --- geometries, conformers, equations ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "atoms", "same"),
-    [
-        ("angle", (0, 1, 2), True),
-        ("angle", (2, 1, 0), True),
-        ("angle", (1, 0, 2), False),
-        ("angle", (0, 1, 3), False),
-        ("dihedral", (0, 1, 2), False),
-    ],
-)
-def test_a_coordinate_is_the_same_from_either_end(
-    kind: str, atoms: tuple[int, ...], same: bool
-) -> None:
-    one = Coordinate("angle", (0, 1, 2), (2,), (90.0, 95.0), "degree")
-    other = Coordinate(kind, atoms, (3,), (10.0, 20.0), "degree")
-    assert one.same_place(other) is same and other.same_place(one) is same
-
-
-@pytest.mark.parametrize("axis", np.eye(3).tolist())
-def test_a_straight_angle_bends_on_any_axis(axis: list[float]) -> None:
-    molecule = Molecule(("N", "C", "H"), np.outer([2.2, 0.0, -2.0], axis))
-    bent = make_coordinate("angle", "1,2,3", "170:180:2", molecule).at(molecule, 170.0)
-    assert bent.angle(1, 2, 3) == pytest.approx(170.0)
-
-
-def test_both_ends_of_a_turn_are_one_geometry_with_the_lower_energy() -> None:
-    for ends in ((2.0, 1.8), (1.8, 2.0), (math.nan, 1.8), (1.8, math.nan)):
-        curve = make_curve([0, 90, 270, 360], [ends[0], 1.0, 1.5, ends[1]], 360.0)
-        assert curve.energies.tolist() == [1.8, 1.0, 1.5]
-
-
-def test_a_failed_point_is_found_in_every_turn() -> None:
-    curve = make_curve([0, 90, 180, 270], [1.0, math.nan, 1.0, 2.0], 360.0)
-    found = [curve.failed_between(first, first + 60) for first in (-300, 60, 420, 100)]
-    assert found == [True, True, True, False]
-
-
-def test_extrema_between_equal_points_and_beside_failed_ones() -> None:
-    for sign in (1, -1):
-        curve = make_curve(range(4), [sign * energy for energy in (3.0, 1.0, 1.0, 3.0)])
-        (found,) = find_extrema(curve)
-        assert (found.position, found.energy) == pytest.approx((1.5, sign * 0.75))
-    failed = make_curve(range(5), [3.0, math.nan, 2.0, 1.0, 2.2])
-    assert "minimum_parabola" in numbers_of_curve(failed, "degree")[0]
-    more_than_a_turn = make_curve(range(0, 451, 90), [1.0, 2.0, 3.0, 2.0, 1.0, 2.0], 360.0)
-    assert more_than_a_turn.period is None
-
-
-def test_the_four_atoms_that_move_most_are_named() -> None:
-    molecule = Molecule(("H",) * 6, [[0, 0, 3 * k] for k in range(6)])
-    moves = np.zeros((2, 6, 3))
-    moves[0, :, 1] = 0.4, -1.0, 0.6, 0.9, 0.8, 0.7
-    modes: Any = SimpleNamespace(wavenumber=[-100.0, 50.0], displacements=moves)
-    (line,) = frequencies._imaginary(molecule, modes)
-    assert line.endswith("mode 1: 100.0i cm^-1, mostly of H2, H4, H5, H6")
-
-
-def candidate(name: str, places: list[list[float]]) -> Any:
-    molecule = SimpleNamespace(coordinates=np.array(places))
-    return SimpleNamespace(name=name, result=SimpleNamespace(molecule=molecule))
-
-
-def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
-    """A mirror image and another order of the atoms have the same distances."""
-    bent = [[0.0, 0.0, 0.0], [1.8, 0.1, 0.0], [-0.4, 1.7, 0.2]]
-    mirrored = [[x, y, -z] for x, y, z in (bent[2], bent[0], bent[1])]
-    wider = [bent[0], bent[1], [-0.9, 1.5, 0.2]]
-    found = [candidate(*one) for one in (("a", bent), ("b", wider), ("c", mirrored), ("d", bent))]
-    near = 0.9e-6  # Eh
-    same = "have the same energy and the same distances between atoms"
-    said = rank._alike(found, [-1.0, -1.0, -1.0 + near, -1.0 + 2.2 * near])
-    assert len(said) == 1 and said[0].startswith(f"a and c {same}")
-    assert [line[:7] for line in rank._alike(found, [-1.0 + near, -1.0, -1.0, -1.0 + near])] == [
-        "c and a",
-        "c and d",
-        "a and d",
-    ]
-    assert rank._alike(found[:2], [-1.0, -1.0]) == []
-
-
 def test_geometric_is_quiet_for_a_while() -> None:
     logger = logging.getLogger("geometric")
     before = logger.propagate, list(logger.handlers)
     with geometric_search.quiet():
         assert not logger.propagate and len(logger.handlers) == len(before[1]) + 1
     assert (logger.propagate, list(logger.handlers)) == before
-
-
-def test_an_equation_has_its_reactants_first_and_whole_numbers_where_it_can() -> None:
-    terms = (("h2", Fraction(-3, 2)), ("n2", Fraction(-1, 2)), ("nh3", Fraction(1)))
-    made: list[Any] = [SimpleNamespace(label=name, coefficient=count) for name, count in terms]
-    assert species.equation(made) == "3/2 h2 + 1/2 n2 -> nh3"
-    doubled = [SimpleNamespace(label=one.label, coefficient=2 * one.coefficient) for one in made]
-    assert species.equation(doubled[::-1]) == "n2 + 3 h2 -> 2 nh3"  # type: ignore[arg-type]
-    assert species._off(Fraction(3, 2)) == "3/2 too many"
-    assert species._off(Fraction(-2)) == "2 too few"
 
 
 @pytest.fixture(scope="module")
@@ -532,16 +433,6 @@ def test_what_becomes_of_a_step_and_its_checkpoint(
         assert len(made.failures) == (error is not None and done[-1:] == ["next"])
 
 
-def test_runs_of_equal_cost_have_the_same_atoms_state_and_options() -> None:
-    ghost = (False, False, False, True)
-    changes = ({"ghost": ghost}, {"charge": 2}, {"multiplicity": 3}, {"symbols": tuple("PHHH")})
-    others = [replace(STEP, molecule=replace(AMMONIA, **change)) for change in changes]
-    others.append(replace(STEP, options=Options("sto-3g", precision="fp64")))
-    assert len({task._alike(one) for one in (STEP, *others)}) == 6
-    moved = replace(AMMONIA, coordinates=1.1 * AMMONIA.coordinates)
-    assert task._alike(replace(STEP, name="y", molecule=moved)) == task._alike(STEP)
-
-
 def test_runs_with_a_gradient_are_planned_with_it() -> None:
     """More time is left and fewer processes fit into memory than for energies alone."""
     left: list[float] = []
@@ -554,41 +445,6 @@ def test_runs_with_a_gradient_are_planned_with_it() -> None:
         (planned,) = task._plans([STEP], kind).values()
         memory.append(planned.memory.comfortable)
     assert left[1] > 1.5 * left[0] and memory[1] > memory[0]
-
-
-@pytest.mark.parametrize("start", ["b", ""])
-def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another(start: str) -> None:
-    level = at_level(Options("cc-pv[dt]z"), delta="ccsd(t)/sto-3g")
-    runs = task.expanded(replace(STEP, options=level, start=start))
-    assert [(one.name, one.start, one.options.basis, one.whole) for one in runs] == [
-        (f"a-{name}", start and f"b-{name}", basis, "a")
-        for name, basis in (
-            ("cc-pvdz", "cc-pvdz"),
-            ("cc-pvtz", "cc-pvtz"),
-            ("delta-pyscf", "sto-3g"),
-        )
-    ]
-    assert [one.compute is None for one in runs] == [True, True, False]
-
-
-def test_what_the_runs_of_a_study_have_in_common_is_said() -> None:
-    options = Options("sto-3g", relativity="x2c", solvent="water")
-    for chosen, molecule in ((options, FIELD), (Options("sto-3g"), AMMONIA)):
-        common: Any = SimpleNamespace(options=chosen, molecule=molecule)
-        recorded_texts(task.Task._surroundings(common))
-
-
-@pytest.mark.parametrize(
-    ("run", "then", "belongs"),
-    [("a", None, True), ("b", None, False), ("a", 1, True), ("b", 1, True), ("", 1, False)],
-)
-def test_checkpoints_belong_to_steps_known_or_still_to_come(
-    run: str, then: Any, belongs: bool
-) -> None:
-    """The empty name is that of a calculation by itself."""
-    given: Any = SimpleNamespace(steps=[SimpleNamespace(name="a")], then=then)
-    state: Any = SimpleNamespace(run=run)
-    assert keeper._belongs(state, given) is belongs
 
 
 def test_signals_are_told_of_every_run_that_is_kept(tmp_path: Path) -> None:
@@ -840,15 +696,6 @@ def test_a_constrained_geometry_is_ranked_by_its_energy(monkeypatch: pytest.Monk
     monkeypatch.setattr(rank, "is_study", lambda _: True)
     monkeypatch.setattr(rank, "read_study", lambda _: study)
     assert rank.read_candidate("x.dfmp2.h5") == Candidate("x", "last", None)  # type: ignore[arg-type]
-
-
-def test_a_ranking_says_how_its_gas_was_made() -> None:
-    treatments = (LowModes(), LowModes("grimme", 80.0))
-    recorded_texts(
-        rank._about_gas(GasConditions((250.0,), (1e5,), scale=scale, low_modes=low))
-        for scale in (1.0, 0.95)
-        for low in treatments
-    )
 
 
 @pytest.mark.parametrize("constrained", [False, True])

@@ -27,17 +27,15 @@ from dfmp2.studies.degeneracy import may_be_degenerate
 from dfmp2.studies.ideal_gas import (
     GasConditions,
     LowModes,
-    rotational_temperatures,
     thermochemistry,
-    too_cold,
     vibrational_entropies,
 )
 from dfmp2.studies.rank import rank_conformers, read_candidates
-from dfmp2.studies.thermochemistry import make_thermochemistry, scale_factor
+from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
-from tests.conftest import Runner, in_shell, succeed
+from tests.conftest import Runner, succeed
 from tests.ideal_gas import ideal_gas
-from tests.recorded import recorded_error, recorded_failure, recorded_texts
+from tests.recorded import recorded_error
 from tests.springs import on_springs
 
 GAS = 8.31446261815324  # J/(mol K)
@@ -261,95 +259,26 @@ def test_isotopes_of_a_stored_molecule(water: Study) -> None:
     )
 
 
-def test_a_file_about_other_isotopes_is_no_start(
-    call: Runner, folder: Path, water_file: Path
-) -> None:
-    """Its gas consists of other isotopes, while the Hessian in it is independent of masses."""
-    heavy = ("thermo", str(water_file), "--isotope", "H=2H", "--output", "heavy.h5")
-    succeed(call(*heavy))
-    for command in (
-        ("thermo", "heavy.h5"),
-        ("rank", "heavy.h5", str(water_file)),
-        ("reaction", "--reactants", "heavy.h5", "--products", str(water_file)),
-    ):
-        done = call(*command)
-        recorded_failure(done, 3)
-    succeed(call("thermo", str(water_file), "--output", "light.h5"))
-    succeed(call("thermo", "light.h5"))
-
-
 def test_a_symmetry_number_that_was_given_stays_with_its_file(
-    call: Runner, folder: Path, water_file: Path
+    call: Runner, water_file: Path, bent_file: Path
 ) -> None:
-    """G rises by R T ln 2 from number 1 to 2; it is counted where isotopes make atoms unlike."""
-    succeed(call("thermo", str(water_file), "--symmetry-number", "1", "--output", "one.h5"))
-    rises = GAS * 298.15 * np.log(2) / 1000  # kJ/mol
-    again = dfmp2.thermo("one.h5")
-    assert again.settings["symmetry_number"] == 1
-    assert any("symmetry number 1 (given in one.h5)" in note for note in again.notes)
-    assert dfmp2.thermo("one.h5", symmetry_number=2).settings["symmetry_number"] == 2
-    succeed(call("thermo", str(water_file), "--symmetry-number", "4", "--output", "four.h5"))
+    """It is counted where isotopes make atoms unlike. G rises by R T ln 2 from number 1 to 2."""
+    for number, file in ((1, "one.h5"), (4, "four.h5")):
+        given = ("--symmetry-number", str(number), "--output", file)
+        succeed(call("thermo", str(water_file), *given))
     four = dfmp2.read_study("four.h5")
     for isotopes, number in ((["H=2H"], 4), (["O=18O"], 4), (["1=16O"], 4), (["2=2H"], 1)):
         study = dfmp2.thermo(four, isotopes=isotopes)
         assert study.settings["symmetry_number"] == number
+    assert dfmp2.thermo(four, symmetry_number=2).settings["symmetry_number"] == 2
+    rises = GAS * 298.15 * np.log(2) / 1000  # kJ/mol
     first, second = dfmp2.rank(["one.h5", water_file], by="gibbs").conformers
     assert (first.name, second.name) == ("one", "water")
     assert second.relative_kj_per_mol == pytest.approx(rises, abs=1e-9)
     assert second.energy == dfmp2.read_study(water_file).values["gibbs_energy"].value
-    bent = Molecule(("O", "H", "H"), [[0, 0, 0.24], [0, 1.43, -0.97], [0, -1.43, -0.97]])
-    with pytest.MonkeyPatch.context() as patch:
-        on_springs(patch, bent)
-        dfmp2.frequencies(bent, "sto-3g", allow_gradient=True, output="bent.h5", **SMALL)
-    given, counted = (
-        dfmp2.reaction(file, "bent.h5").values["reaction_gibbs_energy"].value
-        for file in ("one.h5", str(water_file))
-    )
+    reactions = [dfmp2.reaction(str(file), str(bent_file)) for file in ("one.h5", water_file)]
+    given, counted = (study.values["reaction_gibbs_energy"].value for study in reactions)
     assert (given - counted) * 2625.4996394799 == pytest.approx(rises, abs=1e-9)
-
-
-def test_an_almost_linear_molecule_is_a_rotor_that_is_too_cold_and_that_is_said() -> None:
-    """HCN bent by 0.1 bohr counts as bent, with a third axis of a tiny moment of
-    inertia; bent by half of that, as linear."""
-    h, c, n = 1.00782503, 12.0, 14.0030740
-    weights = np.array([h, c, n])
-    for bend, temperature, counts in ((0.05, 298.15, 1), (0.1, 298.15, 3), (0.1, 2e4, 3)):
-        places = np.array([[0.0, bend, -2.01], [0.0, 0.0, 0.0], [0.0, 0.0, 2.18]])
-        bent = Molecule(("H", "C", "N"), places)
-        found = rotational_temperatures(bent, weights)
-        assert len(found) == counts
-        said = too_cold(bent, weights, [temperature])
-        if counts == 1 or temperature > 298.15:
-            assert said == []
-            continue
-        # the small moment of a planar molecule: the inertia tensor's determinant over the large one
-        x = places[:, 1] - weights @ places[:, 1] / weights.sum()
-        z = places[:, 2] - weights @ places[:, 2] / weights.sum()
-        xx, zz, xz = weights @ z**2, weights @ x**2, -weights @ (x * z)
-        small = (xx * zz - xz**2) / ((xx + zz) / 2 + math.hypot((xx - zz) / 2, xz))
-        assert found.max() == pytest.approx(
-            1 / (2 * small * 1822.888486 * 3.166811563e-6), rel=1e-6
-        )
-        recorded_texts(said)
-
-
-def test_a_rotor_that_is_too_cold() -> None:
-    """H2 rotates in quanta of 2 B = 175 K: the warning changes at B, an atom never rotates, and a
-    heavy molecule does at 1 K."""
-    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.401]])
-    hydrogen, heavy = (Molecule((symbol,) * 2, places * k) for symbol, k in (("H", 1), ("I", 4)))
-    mass = 1.007825 * 1822.888486  # electron masses
-    in_kelvin = 1 / (mass * 1.401**2) / 3.166811563e-6  # of 1 / 2 I, I = m R^2 / 2
-    temperatures = rotational_temperatures(hydrogen, np.full(2, 1.007825))
-    assert temperatures == pytest.approx([in_kelvin], rel=1e-6)
-    for molecule, temperature, said in (
-        (hydrogen, in_kelvin * 0.999, True),
-        (hydrogen, in_kelvin * 1.001, False),
-        (heavy, 1.0, False),
-        (Molecule(("H",), np.zeros((1, 3)), multiplicity=2), 1e-3, False),
-    ):
-        found = too_cold(molecule, masses(molecule), (300.0, temperature))
-        assert bool(found) == said
 
 
 def test_grimmes_entropy_written_out() -> None:
@@ -405,47 +334,6 @@ def test_as_in_goodvibes(case: dict) -> None:
         assert found[name].value == pytest.approx(case[name], abs=1e-6)
 
 
-@pytest.mark.parametrize("none", [0.0, -310.0])
-def test_motions_without_a_restoring_force_are_left_out(none: float) -> None:
-    """A wavenumber of zero would have an infinite entropy."""
-    water = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
-    waves = np.array([1600.0, 3700.0])
-    expected = thermochemistry(water, -76.0, waves, 298.15, 1e5, 1)
-    found = thermochemistry(water, -76.0, np.append(none, waves), 298.15, 1e5, 1)
-    assert found == expected
-
-
-def test_scale_factors_are_those_published(water: Study) -> None:
-    """Of zero-point energies of MP2 with a frozen core, by either name of a basis set."""
-    for basis, factor in (
-        ("6-31G(d)", 0.964),
-        ("6-31G(d,p)", 0.958),
-        ("6-31+G(d,p)", 0.968),
-        ("6-311G(d,p)", 0.970),
-        ("cc-pVDZ", 0.977),
-        ("cc-pVTZ", 0.975),
-    ):
-        with_stars = basis.lower().replace("(d,p)", "**").replace("(d)", "*")
-        for name, core in ((basis, "auto"), (with_stars, "psi4")):
-            found, source = scale_factor("auto", "mp2", name, core)
-            assert found == factor and "Alecu" in source
-    for method, basis, core in (
-        ("mp2", "cc-pvdz", "none"),
-        ("mp2", "cc-pvdz", "0"),
-        ("b2plyp", "cc-pvdz", "auto"),
-        ("mp2", "sto-3g", "auto"),
-    ):
-        with recorded_error(InputError):
-            scale_factor("auto", method, basis, core)
-    scaled = dfmp2.thermo(water, scale=0.95)
-    assert scaled.values["zero_point_energy"].value == pytest.approx(
-        0.95 * water.values["zero_point_energy"].value, rel=1e-12
-    )
-    assert scaled.arrays["scaled_wavenumber"].value == pytest.approx(
-        0.95 * np.array(water.table["wavenumber"].values)
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "charge", "multiplicity", "degenerate"),
     [
@@ -491,18 +379,6 @@ def test_atoms_are_in_s_states_if_every_open_shell_is_half_full() -> None:
             assert may_be_degenerate(replace(atom, multiplicity=unpaired - 1)), atom
 
 
-def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:
-    neon = Molecule(("Ne",), [[0, 0, 0]])
-    found = thermochemistry(neon, -128.0, np.zeros(0), 298.15, 101325.0, 1)
-    at_one_bar, average_mass = 146.33, 20.1797  # NIST
-    expected = at_one_bar - GAS * math.log(1.01325) - 1.5 * GAS * math.log(average_mass / 19.99244)
-    assert found["entropy"].value == pytest.approx(expected, abs=0.01)
-    assert found["entropy_rotation"].value == found["entropy_vibration"].value == 0.0
-    weights, notes = isotope_masses(PEROXIDE, ["3=D", "4=2H"])
-    assert symmetry_number(PEROXIDE, weights) == 2 and len(notes) == 2
-    assert symmetry_number(PEROXIDE, isotope_masses(PEROXIDE, ["1=18O"])[0]) == 1
-
-
 @pytest.mark.parametrize(
     ("heavy", "number"),
     [((), 12), ((0,), 2), ((0, 1), 2), ((0, 2), 2), ((0, 3), 4), ((0, 2, 4), 6), (range(6), 12)],
@@ -537,31 +413,3 @@ def test_carbon_13_in_benzene_counts_where_the_centre_of_mass_stays(
 def test_what_thermo_refuses(water: Study, options: dict) -> None:
     with recorded_error(InputError):
         dfmp2.thermo(water, **options)
-
-
-def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path) -> None:
-    """The printed table, the stored file, and files without a Hessian."""
-    name = str(water_file)
-    asked = ("thermo", name, "--isotope", "H=2H", "--quasi-harmonic", "grimme", "--scale", "0.98")
-    done = succeed(call(*asked, "--temperature", "200,300", "--output", "d2o.h5"))
-    for words in ("atom 2 H is 2H: 2.01410178 u", "S. Grimme", "scaled by 0.98", "Vibrations"):
-        assert words in " ".join(done.out.split())
-    shares = "Translation, rotation, vibration, electrons"
-    assert shares in succeed(call("show", "d2o.h5")).out and shares not in done.out
-    stored = json.loads(succeed(call("show", "d2o.h5", "--json")).out)
-    printed = json.loads(succeed(call(*asked, "--temperature", "200,300", "--json")).out)
-    assert stored["table"] == printed["table"] and len(printed["table"]["temperature"]) == 2
-    assert stored["isotopes"] == ["H=2H"] and printed["output"] is None
-    again = call("thermo", "d2o.h5", "--json")  # would be that of H2O
-    recorded_failure(again, 3)
-    succeed(call("report", "d2o.h5"))
-    assert "Vibrations" in (folder / "report.html").read_text()
-    assert call("thermo", "nothing.h5").code == 3
-    full = in_shell('exec "$@" >/dev/full', "thermo", name, "-o", "kept.h5", cwd=folder)
-    assert full.code == 7 and "what was computed is stored: dfmp2 finished" in full.err
-    succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
-    refused = call("thermo", "h2.dfmp2.h5")
-    recorded_failure(refused, 3)
-    assert call(*asked, "--overwrite").code == 3
-    assert call(*asked, "--output", "d2o.h5").code == 3
-    assert call("thermo", "kept.h5", "--output", "kept.h5", "--overwrite").code == 3
