@@ -197,7 +197,8 @@ def test_studies_take_the_energy_that_correlation_is_added_to(
     alone = getattr(large, name)
     correlation = (27 * large.correlation_energy - 8 * small.correlation_energy) / 19
     assert limit.values[f"cbs_{name}"].value == alone != large.scf_total_energy
-    assert limit.values[f"cbs_{name}"].description.startswith("limit, ")
+    of_correlation = limit.values["cbs_correlation_energy"].description
+    assert limit.values[f"cbs_{name}"].description != of_correlation
     total = limit.values["cbs_total_energy"].value
     assert total == pytest.approx(alone + correlation, abs=1e-12)
     assert limit.table[name].values[1] == alone
