@@ -4,15 +4,12 @@ reject."""
 from __future__ import annotations
 
 import inspect
-import io
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.comment import statements
 from dfmp2.molecule.files import read_file, read_frames, read_point_charges
@@ -218,129 +215,6 @@ def test_a_refusal_names_both_spellings(comment: str) -> None:
         assert re.search(r"pass (--|both as options)", message), message
 
 
-def test_the_same_reader_for_frames_texts_and_standard_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good, bad = f"2\nCharge: -1\n{OH}", f"2\nspin 2\n{OH}"
-    path = tmp_path / "two.xyz"
-    path.write_text(good + good.replace("-1", "+1"))
-    assert [one.charge for one in read_frames(path)] == [-1, 1]
-    path.write_text(good + bad)
-    with recorded_error(InputError):
-        read_frames(path)
-    assert parse_text(good).charge == dfmp2.Molecule.from_string(good).charge == -1
-    with recorded_error(InputError):
-        dfmp2.Molecule.from_string(bad)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(good.encode())))
-    assert read_file("-").molecule.charge == -1
-
-
-@pytest.mark.parametrize(
-    ("comment", "units", "stated"),
-    [
-        ("units=bohr", "angstrom", "bohr"),
-        ("Units: au", "angstrom", "bohr"),
-        ("coordinates in atomic units", "angstrom", "bohr"),
-        ("geometry (Bohr) of step 3", "angstrom", "bohr"),
-        ("unit=Angstrom", "bohr", "angstrom"),
-        ("xtb, coords in angstrom", "bohr", "angstrom"),
-        ("coordinate = a.u.", "angstrom", "bohr"),
-        ("units=au", "angstrom", "bohr"),
-        ("positions given in bohrs", "angstrom", "bohr"),
-        ("unit: atomic_units", "angstrom", "bohr"),
-        ("geometry is in Angstroms", "bohr", "angstrom"),
-        ("coord are in (ang)", "bohr", "angstrom"),
-    ],
-)
-def test_another_unit_in_the_comment_is_refused(comment: str, units: str, stated: str) -> None:
-    text = f"2\n{comment}\n{OH}"
-    with recorded_error(InputError):
-        parse_xyz(text, file="f", units=units)
-    found = parse_xyz(text, file="f", units=stated).molecule
-    scale = {"bohr": 1.0, "angstrom": 1.0 / 0.529177210903}[stated]
-    assert found.coordinates[1, 2] == pytest.approx(0.97 * scale, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "dipole 0.7 e bohr",
-        "gradient in Eh/bohr",
-        "energy units=bohr",
-        "unit cell",
-        "positions: Au slab",
-    ],
-)
-def test_other_units_in_the_comment_say_nothing(comment: str) -> None:
-    found = parse_xyz(f"2\n{comment}\n{OH}", file="f").molecule
-    assert found.coordinates[1, 2] == pytest.approx(0.97 / 0.529177210903, rel=1e-9)
-
-
-def test_charged_formulas_of_other_molecules_state_nothing() -> None:
-    """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms, in any spelling, beside
-    ghosts, and in any column."""
-    assert parse_xyz(f"2\nfrom SO4 2-\n{OH}", file="f").molecule.charge == 0
-    with recorded_error(InputError):
-        parse_xyz(f"2\ncharge=0 HO^-\n{OH}", file="f")
-    assert parse_xyz(f"2\ncharge=-1 HO^-\n{OH}", file="f").molecule.charge == -1
-    for atoms, comment in (
-        ("Fe 0 0 0", "Fe2+"),
-        ("Fe 0 0 0\nFe 0 0 2", "Fe2+"),
-        ("26 0 0 0", "Fe2+"),
-        ("FE 0 0 0\n@Fe 0 0 2", "Fe2+"),
-        ("0 0 0 fe", "Properties=pos:R:3:species:S:1 Fe2+"),
-    ):
-        count = atoms.count("\n") + 1
-        with recorded_error(InputError):
-            parse_xyz(f"{count}\n{comment}\n{atoms}", file="f")
-
-
-INITIAL = "Properties=species:S:1:pos:R:3:initial_charges:R:1:initial_magmoms:R:1"
-RESULTS = INITIAL.replace("initial_", "")
-
-
-@pytest.mark.parametrize(
-    ("comment", "oxygen", "hydrogen", "state"),
-    [
-        (INITIAL, "-7.5d-1 1.5", "-2.5D-1 0.5", (-1, 3)),
-        (INITIAL, "-0.5 1", "0.5 -1", (0, 1)),
-        (INITIAL, "0 -2.5", "1 0.5", (1, 3)),
-        (f"charge=1 {INITIAL}", "-2 0", "0 0", None),
-        (INITIAL, "-0.4 0", "0 0", None),
-        (INITIAL.replace("magmoms:R:1", "magmoms:R:3"), "1 1.2 0 0.4", "0 0 0 1.2", (1, 3)),
-        (RESULTS, "-0.41 0", "0.42 0", (0, 1)),
-        (RESULTS, "-1.41 0", "0.42 0", None),
-        (RESULTS, "-1 0", "0 0", None),
-        (RESULTS, "0 1.25", "0 0.75", None),
-        (f"charge=1 multiplicity=3 {RESULTS}", "0.6 1.3", "0.38 0.71", (1, 3)),
-    ],
-)
-def test_columns_of_charges_and_moments_add_up(
-    comment: str, oxygen: str, hydrogen: str, state: tuple[int, int] | None
-) -> None:
-    """In the form in which ASE writes initial charges and magnetic moments, and results."""
-    text = f"2\n{comment}\nO 0 0 0 {oxygen}\nH 0 0 1 {hydrogen}\n"
-    if state is None:
-        with recorded_error(InputError):
-            parse_xyz(text, file="f")
-        return
-    found = parse_xyz(text, file="f").molecule
-    assert (found.charge, found.multiplicity) == state
-
-
-@pytest.mark.parametrize("name", ["mass", "masses"])
-def test_a_column_of_masses_may_not_name_isotopes(name: str) -> None:
-    """Averages as ASE writes them (bromine 79.904, of two isotopes) and most abundant isotopes are
-    usual; 2.0141 u is deuterium, 80.9163 u the rarer bromine."""
-    head = f"2\nProperties=species:S:1:pos:R:3:{name}:R:1\n"
-    for hydrogen, bromine in ((1.008, 79.904), (1.00782503, 78.9183376)):
-        found = parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
-        assert found.molecule.natom == 2
-    for hydrogen, bromine in ((2.0141, 79.904), (1.008, 80.9163)):
-        with recorded_error(InputError):
-            parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
-
-
 @pytest.mark.parametrize("text", ["charge" + " " * 99_000, "2s+" * 33_000, "a_" * 49_000])
 def test_long_comments_are_read_quickly(text: str) -> None:
     assert statements(text) == []
@@ -356,71 +230,17 @@ def test_the_page_lists_the_blocks() -> None:
     assert [row[:3] for row in rows_below("Mol blocks")] == expected
 
 
-def read_block(folder: Path, name: str, text: str, **state: Any) -> Any:
-    path = folder / f"{name}.sdf"
-    path.write_text(text)
-    return read_file(path, **state)
-
-
 @pytest.mark.parametrize("name", BLOCKS)
 def test_block(name: str, tmp_path: Path) -> None:
     block = BLOCKS[name]
+    (tmp_path / "f.sdf").write_text(block.text())
     if isinstance(block.outcome, str):
         with recorded_error(InputError):
-            read_block(tmp_path, "f", block.text())
+            read_file(tmp_path / "f.sdf")
     else:
-        found = read_block(tmp_path, "f", block.text()).molecule
+        found = read_file(tmp_path / "f.sdf").molecule
         assert (found.charge, found.multiplicity) == block.outcome
         assert len(found.symbols) == len(block.atoms.split())
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("M  CHG  1   2   1", [(0, 0), (1, 0), (0, 0)]),
-        ("M  RAD  1   3   2", [(0, 0), (0, 0), (0, 2)]),
-    ],
-)
-def test_charges_and_radicals_of_lines_replace_all_codes(
-    line: str, expected: list[tuple[int, int]]
-) -> None:
-    """As in the format: M  CHG or M  RAD sets those of atoms that it does not list to 0."""
-    codes = Block("codes 4 and 5", "C:4 O:5 H", "1-2-1 2-3-1", (0, 1))
-    assert [(atom.charge, atom.radical) for atom in read_mol_block(codes.text()).atoms] == [
-        (0, 2),
-        (-1, 0),
-        (0, 0),
-    ]
-    both = Block("codes and a line", codes.atoms, codes.bonds, (0, 1), line)
-    assert [(atom.charge, atom.radical) for atom in read_mol_block(both.text()).atoms] == expected
-
-
-def test_what_an_option_explains(tmp_path: Path) -> None:
-    """Radicals, carbenes and ions that the block does not state."""
-    methyl = BLOCKS["methyl without M  RAD"].text()
-    assert read_block(tmp_path, "f", methyl, multiplicity=2).molecule.multiplicity == 2
-    carbene = BLOCKS["methylene, triplet"].text().replace("M  RAD  1   1   3\n", "")
-    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}, {"multiplicity": 3}):
-        found = read_block(tmp_path, "f", carbene, **state).molecule
-        assert (found.charge, found.multiplicity) == (
-            state.get("charge", 0),
-            state.get("multiplicity", 1),
-        )
-    for state in ({}, {"charge": 1}, {"charge": 2, "multiplicity": 3}):
-        with recorded_error(InputError):
-            read_block(tmp_path, "f", carbene, **state)
-    two = BLOCKS["two radical centres"].text()
-    assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
-
-
-@pytest.mark.parametrize("rest", ["", " 1   1.00000     0.00000     0"])
-def test_a_drawing_is_refused(rest: str) -> None:
-    """Columns 21 and 22 of the second line say so, whatever follows."""
-    first, _, others = BLOCKS["ethanol"].text().split("\n", 2)
-    whole = "\n".join([first, f"     RDKit          3D{rest}", others])
-    assert read_mol_block(whole) == read_mol_block(BLOCKS["ethanol"].text(program="RDKit"))
-    with recorded_error(InputError):
-        read_mol_block(whole.replace("3D", "2D", 1))
 
 
 @pytest.mark.parametrize(
@@ -483,151 +303,6 @@ def test_hydrogens_that_atoms_lack(
     and 2."""
     block = Block("", atoms, bonds, (0, 1), lines)
     assert unfilled(read_mol_block(block.text())) == lacks
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "state"),
-    [
-        ("charge", "2", (2, 1)),
-        ("PUBCHEM_TOTAL_CHARGE", "-1", (-1, 1)),
-        ("molecular charge", "1", (1, 1)),
-        ("Multiplicity", "3", (0, 3)),
-        ("spin mult", "3", (0, 3)),
-        ("spin", "3/2", (0, 4)),
-        ("unpaired electrons", "2", (0, 3)),
-        ("unpaired_electrons", "1", (0, 2)),
-        ("UHF", "2", (0, 3)),
-        ("recharge", "2", (0, 1)),
-    ],
-)
-def test_data_of_a_block_that_state_charge_or_spin(
-    name: str, value: str, state: tuple[int, int], tmp_path: Path
-) -> None:
-    text = Block("", "Ca", "", "", f"> 1 <{name}>\n{value}\n").text()
-    found = read_block(tmp_path, "x", text).molecule
-    assert (found.charge, found.multiplicity) == state
-    with recorded_error(InputError):
-        read_block(tmp_path, "x", text, units="bohr")
-    said = f"3D\n{name.removeprefix('PUBCHEM_')}={value}\n"
-    third = text.partition("> 1")[0].replace("3D\n\n", said)
-    assert read_block(tmp_path, "x", third).molecule == found
-
-
-@pytest.mark.parametrize(
-    ("bonds", "lines"),
-    [
-        *((bonds, "") for bonds in ("1-3-1", "3-1-1", "0-2-1", "2-0-1", "2-2-1")),
-        *(("1-2-1", f"M  {name}") for name in ("CHG", "RAD", "CHG  1   3   1", "RAD  1   0   2")),
-    ],
-)
-def test_bonds_and_properties_of_atoms_that_are_not(bonds: str, lines: str) -> None:
-    with recorded_error(InputError):
-        read_mol_block(Block("", "C H", bonds, "", lines).text())
-
-
-def test_ase_writes_all_bonds_as_single_ones() -> None:
-    ethene = BLOCKS["ethanol without hydrogens"].text(program="ASE")
-    assert unfilled(read_mol_block(ethene)) == {}
-
-
-RECORDS = ("ATOM  ", "HETATM")
-ATOM = "HETATM    1  O   OH  A   1       0.000   0.000   0.000  1.00  0.00           O{}"
-
-
-@pytest.mark.parametrize(
-    ("written", "charge"),
-    [("1-", -2), ("-1", -2), ("3+", 2), ("+1", 0), ("0+", -1), ("0 ", -1), ("", -1)],
-)
-@pytest.mark.parametrize("record", RECORDS)
-def test_charge_of_a_pdb_atom(written: str, charge: int, record: str, tmp_path: Path) -> None:
-    path = tmp_path / "oh.pdb"
-    second = ATOM.format("1-").replace("0.000  1.00", "0.970  1.00")
-    text = f"{ATOM.format(written)}\n{second}\nEND\n".replace("HETATM", record)
-    path.write_text(text)
-    found = read_file(path)
-    assert (found.molecule.charge, found.molecule.multiplicity) == (charge, 1)
-    assert found.charge_from == ("file" if charge else "default")  # neutral by its atoms
-    assert found.multiplicity_from == "default" and found.molecule.text == text
-    asked = read_file(path, charge=3, multiplicity=4, called="other.pdb")
-    assert (asked.charge_from, asked.multiplicity_from) == ("option", "option")
-    assert (asked.molecule.charge, asked.molecule.multiplicity) == (3, 4)
-    assert (asked.molecule.name, asked.molecule.source) == ("other", "other.pdb")
-    with recorded_error(InputError):
-        read_file(path, units="bohr")
-
-
-OXYGEN = ATOM.format("")
-CARBON = f"{OXYGEN.replace('O', 'C', 1).replace('0.000', '1.400', 1)[:-1]}C"
-REFUSED_PDB = {
-    "deuterium": f"{OXYGEN[:76]} D",
-    "tritium": f"{OXYGEN[:76]} T",
-    "an alternate location": f"{OXYGEN[:16]}B{OXYGEN[17:]}",
-    "atoms behind the last end": f"{OXYGEN}\nEND\n{OXYGEN}",
-    # Methanol without its hydrogens would be carbon monoxide.
-    "no hydrogens": f"{CARBON}\n{OXYGEN}",
-    **{f"charge {written}": ATOM.format(written) for written in ("1", "--", "-", "A1")},
-    **{
-        f"{record} {name}, which may be two elements": f"{record}{OXYGEN[6:12]}{name}{OXYGEN[16:76]}"
-        for record in RECORDS
-        for name in (" CA ", " HG ", "HE21", " NE ", " D1 ")
-    },
-}
-
-
-@pytest.mark.parametrize("name", REFUSED_PDB)
-def test_a_pdb_file_that_may_be_another_molecule_is_refused(name: str, tmp_path: Path) -> None:
-    (tmp_path / "x.pdb").write_text(f"{REFUSED_PDB[name]}\nEND\n")
-    with recorded_error(InputError):
-        read_file(tmp_path / "x.pdb")
-
-
-def test_a_mass_difference_is_refused(tmp_path: Path) -> None:
-    text = BLOCKS["heavy water"].text().replace("M  ISO  2   2   2   3   2\n", "")
-    assert read_block(tmp_path, "light", text).molecule.formula == "H2O"
-    with recorded_error(InputError):
-        read_block(tmp_path, "heavy", text.replace(" H   0  0", " H   1  0", 1))
-
-
-@pytest.mark.parametrize(
-    ("element", "name", "expected"),
-    [(" C", " CA ", "C"), ("CA", "CA  ", "Ca"), ("  ", " C1 ", "C"), ("", " O12", "O")],
-)
-def test_the_element_of_a_pdb_atom(element: str, name: str, expected: str, tmp_path: Path) -> None:
-    line = ATOM.format("")
-    (tmp_path / "x.pdb").write_text(f"{line[:12]}{name}{line[16:76]}{element}\nEND\n")
-    assert read_file(tmp_path / "x.pdb").molecule.symbols == (expected,)
-
-
-@pytest.mark.parametrize("element", ["H", "F", "Cl", "Br", "I"])
-def test_a_pdb_file_with_what_carbon_is_bonded_to_is_read(element: str, tmp_path: Path) -> None:
-    (tmp_path / "x.pdb").write_text(f"{CARBON}\n{OXYGEN[:76]}{element:>2}\nEND\n")
-    assert read_file(tmp_path / "x.pdb").molecule.symbols == ("C", element)
-
-
-def test_a_drawing_without_its_code_is_refused(tmp_path: Path) -> None:
-    """All z are 0. Atoms with four hydrogens show it, also as ions of charge 1 (code 3) and -1 (code
-    5); ethene could be planar."""
-
-    def read_flat(atoms: str, bonds: str) -> Any:
-        text = Block("", atoms, bonds, "").text()
-        return read_block(tmp_path, "x", re.sub(r"0\.\d000 (?=[A-Z])", "0.0000 ", text))
-
-    assert read_flat("C C H H H H", "1-2-2 1-3-1 1-4-1 2-5-1 2-6-1").molecule.natom == 6
-    for atom in ("C", "Si", "Ge", "N:3", "P:3", "B:5"):
-        with recorded_error(InputError):
-            read_flat(f"{atom} H H H H", "1-2-1 1-3-1 1-4-1 1-5-1")
-
-
-@pytest.mark.parametrize("between", ["$$$$\n", ""])
-@pytest.mark.parametrize("end", ["sdf", "mol"])
-def test_a_second_molecule_is_not_ignored(between: str, end: str, tmp_path: Path) -> None:
-    """Even where only one line of dollars, or none, separates the two."""
-    path = tmp_path / f"x.{end}"
-    path.write_text(
-        f"{BLOCKS['ethanol'].text()}{between}{BLOCKS['benzene, aromatic bonds'].text()}"
-    )
-    with recorded_error(InputError):
-        read_file(path)
 
 
 def block_of(*atoms: Atom, bonds: str = "", charged: bool = False) -> MolBlock:

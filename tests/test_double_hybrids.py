@@ -3,7 +3,6 @@ handles them."""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.options import make_options
 from dfmp2.options.methods import method_names
-from dfmp2.output.reports.study import study_figures
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham
 from dfmp2.scf.integrals import ScfIntegrals
-from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
 from tests.awkward import mole_of, spin_energies
 from tests.conftest import Runner, succeed
@@ -43,12 +39,6 @@ CROOKED = Molecule(
 )
 CATION = CROOKED.with_state(1, 2)
 SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "0", **EXACT}
-
-
-@cache
-def of_cation(method: str) -> dfmp2.MP2Result:
-    """The result of the cation, not to be changed."""
-    return dfmp2.run(CATION, method=method, **SMALL)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -94,8 +84,13 @@ def test_methods_lists_every_row_with_its_source(call: Runner) -> None:
 # cc-pvdz and cc-pvdz-ri, 99,590 points; MolSSI/QCEngine: programs/tests/standard_suite_ref.py
 PSI4 = [
     ("hf", "df", 0, -100.30059075049887, -100.36460581122108),
-    ("bh3p", "df", 1, -26.052883921973326, -26.07261103657124),
-    ("bh3p", "conventional", 0, -26.052881346171045, -26.072937889148395),
+    pytest.param(
+        *("bh3p", "df", 1, -26.052883921973326, -26.07261103657124), marks=pytest.mark.slow
+    ),
+    pytest.param(
+        *("bh3p", "conventional", 0, -26.052881346171045, -26.072937889148395),
+        marks=pytest.mark.slow,
+    ),
 ]
 MOLECULES = {
     "hf": Molecule(("H", "F"), np.array([[0.0, 0.0, -1.64558411], [0.0, 0.0, 0.08729475]])),
@@ -197,13 +192,13 @@ def test_a_functional_of_factors_has_the_energies_of_orca() -> None:
 
 
 OTHERS = [  # pyscf/pyscf-forge: pyscf/dh/test/test_dfdh_extra.py; ORCA 5.0.4 and Q-Chem 5.1.1
-    ("wb2plyp", -76.223828450855),
-    ("rsx-qidh", -76.208221215310),
-    ("wpbepp86", -76.261632401477),
+    pytest.param("wb2plyp", -76.223828450855, marks=pytest.mark.slow),
+    pytest.param("rsx-qidh", -76.208221215310, marks=pytest.mark.slow),
+    pytest.param("wpbepp86", -76.261632401477, marks=pytest.mark.slow),
     ("wb97x-2(lp)", -76.28031455),
     ("pwpb95", -76.30404653),
-    ("ptpss", -76.28365901),
-    ("dsd-pbepbe-d3bj", -76.20415120),
+    pytest.param("ptpss", -76.28365901, marks=pytest.mark.slow),
+    pytest.param("dsd-pbepbe-d3bj", -76.20415120, marks=pytest.mark.slow),
 ]
 
 
@@ -314,18 +309,17 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
 def test_a_double_hybrid_of_ones_own() -> None:
     """B2PLYP's functional and factors given by hand; changing a factor scales only its
     component."""
-    named = of_cation("b2plyp")
-    own = dfmp2.run(CATION, method="custom-dh", xc="0.53*HF+0.47*B88,0.73*LYP", os_scale=0.27,
-                    ss_scale=0.27, **SMALL)  # fmt: skip
+    given = {**SMALL, "basis": "sto-3g"}
+    named = dfmp2.run(CATION, method="b2plyp", **given)
+    by_hand = {"method": "custom-dh", "xc": "0.53*HF+0.47*B88,0.73*LYP"}
+    own = dfmp2.run(CATION, **by_hand, os_scale=0.27, ss_scale=0.27, **given)
     assert own.total_energy == pytest.approx(named.total_energy, abs=1e-10)
     assert (own.method, named.method) == ("custom-dh", "b2plyp")
-    more = dfmp2.run(CATION, method="b2plyp", os_scale=0.5, **SMALL)
+    more = dfmp2.run(CATION, method="b2plyp", os_scale=0.5, **given)
     assert more.method == "custom-dh"
-    assert more.total_energy - named.total_energy == pytest.approx(
-        0.23 * named.components[1], abs=1e-9
-    )
-    derived = dfmp2.derive(own, os_scale=0.5)
-    assert derived.total_energy == pytest.approx(more.total_energy, abs=1e-9)
+    expected = named.total_energy + 0.23 * named.components[1]
+    assert more.total_energy == pytest.approx(expected, abs=1e-9)
+    assert dfmp2.derive(own, os_scale=0.5).total_energy == pytest.approx(expected, abs=1e-9)
 
 
 # --- dispersion -----------------------------------------------------------------------------------
@@ -416,55 +410,27 @@ def test_the_plan_counts_the_integrals_of_both_operators() -> None:
 # --- every front end ------------------------------------------------------------------------------
 
 
-def test_compare_and_check_repeat_it(call: Runner) -> None:
+@pytest.mark.parametrize("method", ["wb97x-2", "xyg3"])
+def test_compare_and_check_repeat_it(method: str, call: Runner) -> None:
     """Against PySCF's Kohn-Sham, numerical integration and unscaled DF-MP2."""
-    for method in ("wb97x-2", "xyg3"):
-        succeed(call("run", "h2.xyz", "--basis", "6-31g", "--auxbasis", "cc-pvdz-ri", "--method", method,
-                     "--check", "--output", "r.h5", "--overwrite", "--grid", "1"))  # fmt: skip
-        said = succeed(call("compare", "r.h5", "--json")).json
-        print(said)
-        assert said["passed"]
-
-
-def test_studies_add_all_parts() -> None:
-    pair = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.3, 5.6]]))
-    settings = {"method": "b2plyp-d3bj", "grid": "1", **EXACT}
-    found = interaction_energy(pair, "1,2", make_options(**settings, basis="cc-pvdz"))
-    runs = [
-        found.runs[name] for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
-    ]
-    assert found.values["cp_corrected_interaction_energy"].value == pytest.approx(
-        runs[0].total_energy - runs[1].total_energy - runs[2].total_energy, abs=1e-12
-    )
-    assert found.values["dispersion_cp_corrected_interaction_energy"].value == pytest.approx(
-        dispersion_energy(pair, "d3bj", "b2plyp").energy, abs=1e-12
-    )
-    limit = basis_set_limit(pair, make_options(**settings | {"method": "xyg3"}, basis="cc-pv[dt]z"))
-    small, large = limit.runs.values()
-    correlation = (27 * large.correlation_energy - 8 * small.correlation_energy) / 19
-    assert limit.values["cbs_functional_energy"].value == large.functional_energy
-    (figure,) = study_figures(limit)
-    assert "E(DFT) at the right end" in figure.draw() and "E(DFT)" in figure.caption
-    assert limit.values["cbs_total_energy"].value == pytest.approx(
-        (large.functional_energy or 0.0) + correlation, abs=1e-12
-    )
+    asked = ("--basis", "6-31g", "--auxbasis", "cc-pvdz-ri", "--grid", "0", "--method", method)
+    succeed(call("run", "h2.xyz", *asked, "--check", "--output", "r.h5"))
+    assert succeed(call("compare", "r.h5", "--json")).json["passed"]
 
 
 def test_a_mean_field_of_pyscf() -> None:
-    ours = of_cation("b2plyp")
-    mf = dft.UKS(mole_of(CATION), xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(
-        auxbasis="cc-pvdz-jkfit"
-    )
+    """Factors of a double hybrid by name or by hand; another functional is refused."""
+    mf = dft.UKS(mole_of(CATION, "sto-3g"), xc="0.53*HF+0.47*B88,0.73*LYP")
     mf.grids.level, mf.conv_tol = 0, 1e-11
     mf.run()
-    ss_os = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()
-    assert ss_os.e_corr == pytest.approx(ours.correlation_energy, abs=2e-6)  # another JK set
-    assert ss_os.e_tot == pytest.approx(mf.e_tot + ss_os.e_corr, abs=1e-10)
-    own = dfmp2.from_mean_field(
-        mf, "cc-pvdz-ri", method="custom-dh", os_scale=0.27, ss_scale=0.27, precision="fp64"
-    )
-    assert own.total_energy == pytest.approx(ss_os.e_tot, abs=1e-10)
+    given = {"auxbasis": "cc-pvdz-ri", "precision": "fp64"}
+    by_name = DFMP2(mf, method="b2plyp", **given).run()
+    same, opposite = spin_energies(mf, 0, auxbasis="cc-pvdz-ri")
+    assert by_name.e_corr == pytest.approx(0.27 * (same + opposite), abs=1e-8)
+    assert by_name.e_tot == pytest.approx(mf.e_tot + by_name.e_corr, abs=1e-10)
+    own = dfmp2.from_mean_field(mf, method="custom-dh", os_scale=0.27, ss_scale=0.27, **given)
+    assert own.total_energy == pytest.approx(by_name.e_tot, abs=1e-10)
     with recorded_error(InputError):
         dfmp2.from_mean_field(mf, method="xyg3")
     with recorded_error(InputError):
-        dfmp2.from_mean_field(scf.UHF(mole_of(CATION)).run(), method="b2plyp")
+        dfmp2.from_mean_field(scf.UHF(mole_of(CATION, "sto-3g")).run(), method="b2plyp")

@@ -1,7 +1,7 @@
-"""Methods of `--method` and the ROHF reference, against explicit sums and other programs.
+"""Methods of `--method`, with and without pair energies, and the ROHF reference, against explicit
+sums and other programs.
 
-Published energies of kappa-MP2 and ROHF-MP2 are entries of `dfmp2 validate`, which test_physics.py
-runs.
+Published energies are entries of `dfmp2 validate`, which test_physics.py runs.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import scf
+from pyscf import ao2mo, df, gto, scf
+from pyscf.gw import rpa as pyscf_rpa
+from pyscf.gw import urpa as pyscf_urpa
 
 import dfmp2
 from dfmp2.backends import registry
 from dfmp2.errors import InputError
+from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import laplace
+from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
-from dfmp2.output import hdf5
+from dfmp2.output.text import report
 from tests.awkward import mole_of, semicanonical, singles_energies, spin_energies
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
@@ -57,18 +62,13 @@ def spin_orbital_sum(
 
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
-@pytest.mark.parametrize("name", ["cpu", "torch"])
-def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, precision: str) -> None:
+def test_regularised_terms_of_two_spins_are_the_sums_written_out(precision: str) -> None:
     """Spins of different sizes, several tiles, and one vanishing gap, where plain MP2 diverges."""
-    if name == "torch":
-        pytest.importorskip("torch")
     rng, kappa = np.random.default_rng(3), 1.1
     b = [0.3 * rng.standard_normal((n, v, 21)) for n, v in ((5, 70), (3, 72))]
     occupied = [np.sort(-rng.random(len(x)) - 0.2) for x in b]
     virtual = [np.sort(rng.random(x.shape[1]) - 0.2 + 1e-6) for x in b]
-    backend = registry.select_backend(name, precision, 2)[0].regularised(kappa)
-    from dfmp2.mp2.pairs import pair_energies
-
+    backend = registry.select_backend("cpu", precision, 2)[0].regularised(kappa)
     put = [backend.put(x, e, v, precision) for x, e, v in zip(b, occupied, virtual, strict=True)]
     pairs = pair_energies(put, backend)
     found = pairs.same_spin_energy, pairs.opposite_spin_energy
@@ -76,38 +76,15 @@ def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, prec
     assert found == pytest.approx(spin_orbital_sum(b, occupied, virtual, kappa), rel=rounding)
 
 
-def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: Any) -> None:
-    assert {one.name for one in METHODS.values() if one.kind == "pairs"} == set(FACTORS)
-    plain = dfmp2.run(WATER, **EXACT)
-    same, opposite = (
-        plain.mp2_same_spin_correlation_energy,
-        plain.mp2_opposite_spin_correlation_energy,
-    )
-    unscaled = {
-        "mp2_correlation_energy": opposite + same,
-        "mp2_total_energy": plain.scf_total_energy + opposite + same,
-        "scs_mp2_correlation_energy": 1.2 * opposite + same / 3,
-        "sos_mp2_correlation_energy": 1.3 * opposite,
-    }
-    for name, (c_os, c_ss) in FACTORS.items():
-        if name == "kappa-mp2":
-            continue
-        derived = dfmp2.derive(plain, method=name)
-        assert derived.method == name
-        assert derived.correlation_energy == pytest.approx(c_os * opposite + c_ss * same, abs=1e-14)
-        parts = derived.opposite_spin_correlation_energy, derived.same_spin_correlation_energy
-        assert parts == pytest.approx((c_os * opposite, c_ss * same), abs=1e-15)
-        assert derived.total_energy == pytest.approx(
-            plain.scf_total_energy + derived.correlation_energy, abs=1e-12
-        )
-        for key, energy in unscaled.items():
-            assert getattr(derived, key) == pytest.approx(energy, rel=1e-13), key
-        hdf5.write(derived, tmp_path / f"{name}.h5")
-        assert hdf5.read(tmp_path / f"{name}.h5").to_dict()["total_energy"] == derived.total_energy
-    asked = dfmp2.run(WATER, method="scs-mp2", **EXACT)
-    assert asked.total_energy == pytest.approx(
-        plain.scf_total_energy + plain.scs_mp2_correlation_energy, abs=1e-10
-    )
+def test_every_method_has_its_published_factors_and_a_run_uses_them() -> None:
+    pairs = {one.name: one for one in METHODS.values() if one.kind == "pairs"}
+    assert {name: (one.opposite_spin, one.same_spin) for name, one in pairs.items()} == FACTORS
+    for name, (opposite, same) in FACTORS.items():
+        found = dfmp2.run(WATER, **{**EXACT, "basis": "sto-3g", "method": name})
+        assert found.method == name
+        expected = opposite * found.components[1] + same * found.components[0]
+        assert found.correlation_energy == pytest.approx(expected, abs=1e-14)
+        assert found.total_energy == found.scf_total_energy + found.correlation_energy
 
 
 def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
@@ -131,18 +108,6 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
     more = dfmp2.derive(ours, frozen_core=2)
     again = dfmp2.run(RADICAL, **settings, frozen_core="2")
     assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["df", "conventional"])
-def test_rohf_starts_again_and_is_stored(kind: str, tmp_path: Any) -> None:
-    first = dfmp2.run(RADICAL, reference="rohf", scf=kind, **EXACT)
-    hdf5.write(first, tmp_path / "r.h5")
-    stored = hdf5.read(tmp_path / "r.h5")
-    assert stored.mp2_singles_energy == first.mp2_singles_energy < -1e-5
-    start = {"scf": kind, "scf_from": str(tmp_path / "r.h5")}
-    again = dfmp2.run(RADICAL, reference="rohf", **EXACT, **start)
-    assert again.reference.cycles < first.reference.cycles
-    assert again.total_energy == pytest.approx(first.total_energy, abs=1e-9)
 
 
 ASKED: dict[str, Any] = {
@@ -257,3 +222,87 @@ def test_factors_of_the_correlation_energy(
         pytest.approx(opposite),
         pytest.approx(same),
     )
+
+
+STRETCHED = Molecule(("Li", "Li"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]))  # gap 0.15 Eh
+
+
+SOS = {"method": "sos-mp2"}
+OF_TRANSFORM: list[tuple[Molecule, dict[str, Any]]] = [
+    (WATER, {**SOS, "frozen_core": "1", "frozen_virtual": 2}),
+    (RADICAL, {**SOS, "tolerance": 1e-9}),
+    (RADICAL, {**SOS, "reference": "rohf"}),
+    (STRETCHED, {**SOS, "auxbasis": "auto"}),
+    (WATER, {**SOS, "basis": "aug-cc-pvdz", "auxbasis": None, "threads": 2}),
+    (RADICAL, {"method": "xygj-os", "frozen_core": 1}),
+    (RADICAL, {"method": "custom-dh", "xc": "camb3lyp", "os_scale": -0.4, "ss_scale": 0.0}),
+]
+
+
+@pytest.mark.usefixtures("coarse_grid_error")
+@pytest.mark.parametrize(("molecule", "options"), OF_TRANSFORM, ids=str)
+def test_laplace_is_the_sum_over_pairs(molecule: Molecule, options: dict[str, Any]) -> None:
+    """SOS-MP2, and double hybrids of opposite spin."""
+    settings = EXACT | options
+    transformed = {"method": "sos-laplace"}
+    if options["method"] != "sos-mp2":
+        settings |= {"grid": "0", "tolerance": 1e-8}
+        transformed = {"laplace": True}
+    tolerance = settings.get("tolerance", 1e-7)
+    tiles = dfmp2.run(molecule, **settings)
+    found = dfmp2.run(molecule, **settings | transformed)
+    assert found.quadrature is not None and found.grid_certificate is None
+    assert found.mean_field_energy == pytest.approx(tiles.mean_field_energy, abs=1e-10)
+    assert abs(found.correlation_energy - tiles.correlation_energy) <= (
+        found.quadrature.error + 1e-11
+    )
+    assert 0.005 * tolerance < found.quadrature.error <= tolerance  # one less is too few
+    assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
+    assert abs(found.total_energy - tiles.total_energy) <= tolerance
+    assert np.isnan(found.components[0]) and found.same_spin_correlation_energy == 0.0
+    with pytest.raises(InputError, match="which has no pair energies"):
+        dfmp2.derive(found, frozen_core=2)
+    assert "quadrature" in report(found)
+
+
+def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laplace, "_size", lambda *given: 1e-6)
+    found = dfmp2.run(WATER, method="sos-laplace", **EXACT)
+    assert found.quadrature is not None and 2e-9 < found.quadrature.error <= 1e-7
+
+
+@pytest.mark.parametrize(("molecule", "core"), [(WATER, 0), (RADICAL, 1)], ids=str)
+def test_rpa_is_that_of_pyscf_on_the_same_orbitals(molecule: Molecule, core: int) -> None:
+    ours = dfmp2.run(molecule, method="drpa", frozen_core=core, tolerance=1e-10, **EXACT)
+    reference = ours.reference
+    mole = gto.loads(ours.mole_json)
+    parts = reference.mo_coeff, reference.mo_energy, reference.mo_occ
+    mf, ring_sum, frozen = scf.UHF(mole), pyscf_urpa.URPA, ([0] * core, [0] * core)
+    if reference.kind == "rhf":
+        parts = reference.mo_coeff[0], reference.mo_energy[0], reference.mo_occ[0]
+        mf, ring_sum, frozen = scf.RHF(mole), pyscf_rpa.RPA, core
+    mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
+    mf.e_tot, mf.converged = ours.scf_total_energy, True
+    theirs = ring_sum(mf, frozen=frozen)
+    theirs.with_df = df.DF(mole, auxbasis=fitting_data(ours.molecule, ours.mp2_fitting))
+    theirs.verbose = 0
+    theirs.kernel(nw=120)
+    assert ours.quadrature is not None and ours.quadrature.error <= 1e-10
+    assert ours.rpa_correlation_energy == pytest.approx(theirs.e_corr, abs=1e-9)
+
+
+def test_what_one_electron_has() -> None:
+    """There is no pair of opposite spins; in direct RPA an electron screens itself."""
+    atom = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
+    laplace, rpa = (
+        dfmp2.run(atom, method=name, basis="cc-pvdz") for name in ("sos-laplace", "drpa")
+    )
+    assert laplace.correlation_energy == 0.0
+    mole = gto.M(atom="H 0 0 0", basis="cc-pvdz", spin=1, verbose=0)
+    mf = scf.uhf.UHF(mole).run()  # scf.UHF leaves the electron out of the virtual energies
+    electron, virtual = mf.mo_coeff[0][:, :1], mf.mo_coeff[0][:, 1:]
+    gaps = mf.mo_energy[0][1:] - mf.mo_energy[0][0]
+    k = ao2mo.general(mole, (electron, virtual, electron, virtual), compact=False)
+    squares = np.linalg.eigvalsh(np.diag(gaps**2) + 2 * np.sqrt(np.outer(gaps, gaps)) * k)
+    exact = (np.sqrt(squares).sum() - gaps.sum() - k.trace()) / 2
+    assert rpa.correlation_energy == pytest.approx(exact, abs=3e-5) and exact < -0.009

@@ -37,12 +37,6 @@ SCF_FAILED = (
 )
 
 
-# --- text -----------------------------------------------------------------------------------------
-
-
-# --- colour ---------------------------------------------------------------------------------------
-
-
 # --- lines of a terminal ---------------------------------------------------------------------------
 
 
@@ -80,22 +74,6 @@ def points(study: Study) -> list[str]:
     """The lines of the table of a scan on a terminal, heads and rows."""
     (table,) = (table for table in main_tables(study) if "E - lowest" in str(table.heads))
     return fitted_lines(table)
-
-
-def test_a_scan_is_one_table_that_fits(stretched: Study) -> None:
-    lines = points(stretched)
-    assert max(map(len, lines)) <= WIDEST
-    rows = [line.split() for line in lines[-3:]]
-    assert [float(row[0]) for row in rows] == [0.7, 0.8, 0.9]
-    totals = [run.total_energy for run in stretched.runs.values()]
-    for row, total in zip(rows, totals, strict=True):
-        assert f"{total:.10f}" in row
-        relative = 2625.4996394799 * (total - min(totals))
-        assert float(row[1]) == pytest.approx(relative, abs=6e-5)
-    text = brief_study(stretched, "scan.h5")
-    assert max(map(len, text.splitlines())) <= WIDEST
-    for total in totals:
-        assert text.count(f"{total:.10f}") == 1
 
 
 def test_a_point_that_failed_says_so_in_its_row(stretched: Study) -> None:

@@ -18,9 +18,10 @@ from dfmp2.fitting.spherical_atom import Shells
 LEAST = 0.4
 
 
+@pytest.mark.slow  # SymPy takes three seconds; energies of atoms need the symbols too
 def test_symbols_of_angular_momenta_are_those_of_sympy() -> None:
     """All 3j symbols that couple functions up to f; every fifth 6j symbol up to d."""
-    from sympy.physics.wigner import wigner_3j, wigner_6j  # takes half a second to import
+    from sympy.physics.wigner import wigner_3j, wigner_6j
 
     checked = 0
     for a, b, c in itertools.product(range(4), range(7), range(4)):

@@ -64,34 +64,26 @@ def solutions(result: MP2Result) -> Solutions:
 def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
     result, said = run(hydrogen(), reference="uhf")
     assert result.scf_total_energy == pytest.approx(FAR, abs=1e-8)
-    assert result.reference.spin_square == pytest.approx(0.9949, abs=1e-4)
     found = solutions(result)
     assert found.energy == pytest.approx((RHF_FAR, FAR), abs=1e-8)
     assert found.spin_square == pytest.approx((0.0, result.reference.spin_square), abs=1e-6)
-    assert (
-        found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
-        and found.lowest_eigenvalue[1] > 0
-    )
+    assert found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
+    assert found.lowest_eigenvalue[1] > 0
     assert found.kind == ("UHF to UHF",) * 2 and (found.chosen, found.followed) == (2, 1)
-    assert result.options.stability == "follow" and not [
-        text for text in said.warnings if "unstable" in text
-    ]
+    assert not [text for text in said.warnings if "unstable" in text]
     history = result.reference.history
     assert history is not None and history.shape == (result.reference.cycles, 3)
     np.testing.assert_allclose(np.diff(history[:, 0]), history[1:, 1], atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("guess", "scf_type"), [("mix", "df"), ("mix", "conventional"), ("core", "df")]
+    ("guess", "scf_type", "followed"),
+    [("mix", "conventional", False), ("core", "df", True)],  # "mix" starts beside the RHF solution
 )
-def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
+def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str, followed: bool) -> None:
     result, _ = run(hydrogen(), reference="uhf", guess=guess, scf=scf_type)
     assert result.scf_total_energy == pytest.approx(FAR, abs=1e-6)
-    assert result.reference.start.startswith(
-        {"mix": "atomic densities, HOMO and LUMO", "core": "core Ham"}[guess]
-    )
-    # A mixed start has already left the RHF solution
-    assert solutions(result).followed == (guess == "core")
+    assert bool(solutions(result).followed) == followed
 
 
 @pytest.mark.parametrize(
@@ -136,6 +128,7 @@ def test_orbitals_of_a_triplet_do_not_collapse(tmp_path: Path) -> None:
     assert result.scf_total_energy == pytest.approx(FAR, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:
     """NO2: DIIS returns to the symmetric solution from 7e-6 Eh below it."""
     result, _ = run(NO2, reference="uhf")
@@ -146,46 +139,20 @@ def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:
 
 
 def test_rhf_is_followed_to_a_lower_rhf() -> None:
-    """C2: PySCF's RHF does the same from the orbitals of its own analysis."""
-    mf = scf.RHF(gto.M(atom="C 0 0 0; C 0 0 1.25", basis="6-31g", verbose=0)).density_fit(
-        auxbasis="def2-universal-jkfit"
-    )
+    """C2: PySCF's RHF does the same from the orbitals of its own analysis. The first solution is
+    followed, and the second cannot be."""
+    carbon = Molecule.from_string("C 0 0 0; C 0 0 1.25")
+    mf = scf.RHF(awkward.mole_of(carbon)).density_fit(auxbasis="def2-universal-jkfit")
     mf.run(conv_tol=1e-11)
     higher = mf.e_tot
     mf.kernel(mf.make_rdm1(mf.stability()[0], mf.mo_occ))
-    carbon = atoms(("C", 0, 0, 0), ("C", 0, 0, 1.25))
     result, said = run(carbon, "6-31g", stability="follow", scf_auxbasis="def2-universal-jkfit")
     found = solutions(result)
     assert found.energy == pytest.approx((higher, mf.e_tot), abs=1e-7) and higher - mf.e_tot > 0.015
-    # The first was followed, the second cannot be
     assert found.kind == ("RHF to RHF", "RHF to UHF")
     (text,) = [text for text in said.warnings if "unstable" in text]
-    assert (
-        "unstable (RHF to UHF)" in text
-        and 'reference="uhf" looks for it' in text
-        and "did not end" not in text
-    )
-
-
-# --- several starts -------------------------------------------------------------------------------
-
-
-def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
-    first, second = (
-        run(hydrogen(2.0), reference="uhf", scf_starts=3, stability="off")[0] for _ in range(2)
-    )
-    found = solutions(first)
-    assert found.start == (1, 2, 3) and found.energy == solutions(second).energy
-    assert (
-        first.scf_total_energy
-        == found.energy[found.chosen - 1]
-        < min(found.energy) + following.LOWER
-    )
-    assert found.energy[0] > min(found.energy) + 0.01  # the atomic start stays at the RHF solution
-    assert (
-        first.reference.start
-        == f"atomic densities, rotated at random ({found.start[found.chosen - 1]})"
-    )
+    assert "unstable (RHF to UHF)" in text and 'reference="uhf" looks for it' in text
+    assert "did not end" not in text
 
 
 # --- the eigenvalue and its eigenvector -----------------------------------------------------------
@@ -223,27 +190,24 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     mf = getattr(scf, kind)(mole).run(conv_tol=1e-12, max_cycle=200)
     assert mf.converged
     lowest = min(values[0] for values, _ in hessians(mf).values())
-    assert stability.examined(mf).lowest[0].eigenvalue == pytest.approx(lowest, abs=2e-5)
+    given = {"auxbasis": "def2-svp-ri", "threads": 1, "allow_small_gap": True, "listener": Heard()}
 
-    def fitted() -> float:
-        given = {
-            "auxbasis": "def2-svp-ri",
-            "stability": "auto",
-            "threads": 1,
-            "allow_small_gap": True,
-        }
-        found = dfmp2.from_mean_field(mf, listener=Heard(), **given).reference.stability
-        assert found is not None and ("frontier" in found.method) == (
-            stability.EXACT_ROTATIONS == 0
-        )
-        return found.lowest_eigenvalue
+    def adopted(how: str) -> Stability:
+        found = dfmp2.from_mean_field(mf, stability=how, **given).reference.stability
+        assert found is not None
+        return found
 
-    assert fitted() == pytest.approx(lowest, abs=1e-3)
+    assert adopted("full").lowest_eigenvalue == pytest.approx(lowest, abs=2e-5)
+    fitted = adopted("auto")
+    assert fitted.lowest_eigenvalue == pytest.approx(lowest, abs=1e-3)
+    assert "frontier" not in fitted.method
     # In a large molecule only orbitals next to the gap: the two core orbitals do not contribute to
     # this rotation.
     for name, value in (("EXACT_ROTATIONS", 0), ("FRONTIER_OCCUPIED", 3), ("FRONTIER_VIRTUAL", 4)):
         monkeypatch.setattr(stability, name, value)
-    assert lowest - 1e-3 < fitted() < lowest + 0.05
+    fitted = adopted("auto")
+    assert "frontier" in fitted.method
+    assert lowest - 1e-3 < fitted.lowest_eigenvalue < lowest + 0.05
 
 
 @pytest.mark.parametrize("method", ["auto", "full"])
@@ -319,7 +283,9 @@ OF_FUNCTIONALS = {
 }
 
 
-@pytest.mark.parametrize("case", OF_FUNCTIONALS)
+@pytest.mark.parametrize(
+    "case", [pytest.param("RKS, meta-GGA", marks=pytest.mark.slow), "UKS, range-separated"]
+)
 def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None:
     """Against its products with unit vectors and its own kernels; the energy along a rotation uses
     no kernel."""
@@ -362,17 +328,19 @@ def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> No
     assert solutions(followed).kind[0] == "UKS to UKS"
 
 
-@pytest.mark.parametrize("method", ["auto", "full"])
+@pytest.mark.parametrize(("method", "accuracy"), [("auto", 1e-3), ("full", 2e-5)])
 @pytest.mark.parametrize("distance", [0.9, 3.0])
-def test_one_electron_alone_is_in_a_stable_state(distance: float, method: str) -> None:
+def test_one_electron_alone_is_in_a_stable_state(
+    distance: float, method: str, accuracy: float
+) -> None:
     """H2+: no rotation of beta orbitals, and each excitation energy is a difference of orbital
     energies of the bare nuclei."""
     molecule = hydrogen(distance).with_state(1, 2)
-    found = run(molecule, "6-31g", reference="uhf", stability=method)[0].reference.stability
-    mole, fitted = awkward.mole_of(molecule), 1e-3 if method == "auto" else 2e-5
+    found = run(molecule, "6-31g", stability=method)[0].reference.stability
+    mole = awkward.mole_of(molecule)
     levels = eigh(scf.hf.get_hcore(mole), mole.intor("int1e_ovlp"), eigvals_only=True)
     assert found is not None and found.verdict == "stable"
-    assert found.lowest_eigenvalue == pytest.approx(levels[1] - levels[0], abs=fitted)
+    assert found.lowest_eigenvalue == pytest.approx(levels[1] - levels[0], abs=accuracy)
 
 
 NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
@@ -383,7 +351,7 @@ def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
     """The pi electron of NO may lie in any plane: the eigenvalue is exactly zero, and that of
     fitted integrals -4e-4 Eh. An analysis of all rotations leaves this one out; the next lowest
     eigenvalue is that of PySCF's Hessian."""
-    result, said = run(NITRIC_OXIDE, "def2-svp", reference="uhf", stability=method)
+    result, said = run(NITRIC_OXIDE, "6-31g", reference="uhf", stability=method)
     found = result.reference.stability
     assert found is not None
     assert not found.unstable and found.energy_gain is None and found.gains == {}
@@ -392,30 +360,11 @@ def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
         assert found.verdict == "marginal (UHF to UHF)"
         assert abs(found.lowest_eigenvalue) < 6e-4
         return
-    atom = list(zip(NITRIC_OXIDE.symbols, NITRIC_OXIDE.coordinates, strict=True))
-    mf = scf.UHF(gto.M(atom=atom, unit="bohr", basis="def2-svp", spin=1, verbose=0))
-    mf.run(conv_tol=1e-12)
+    mf = scf.UHF(awkward.mole_of(NITRIC_OXIDE)).run(conv_tol=1e-12)
     lowest = hessians(mf)[UHF][0]
     assert abs(lowest[0]) < 1e-5
     assert found.verdict == "stable"
     assert found.lowest_eigenvalue == pytest.approx(lowest[1], abs=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("atom", "charge", "free"),
-    [
-        ("O 0.3 0.1 0; H 0.5 0.8 0.6", 0, 1),
-        ("O 0 0 0; H 0 0 0.97; GHOST-H 0.3 0 -1.1", 0, 0),
-        ("C 0.1 0.2 0", 1, 2),
-        ("N 0 0 0; N 0.3 0.2 1.1", -1, 1),
-    ],
-)
-def test_turns_about_an_axis_of_the_nuclei_are_left_out(atom: str, charge: int, free: int) -> None:
-    mf = scf.UHF(gto.M(atom=atom, basis="6-31g", charge=charge, spin=1, verbose=0))
-    mf.run(conv_tol=1e-13)
-    lowest = hessians(mf)[UHF][0]
-    assert [abs(value) < 1e-5 for value in lowest[: free + 1]] == [True] * free + [False]
-    assert stability.examined(mf).lowest[0].eigenvalue == pytest.approx(lowest[free], abs=2e-5)
 
 
 def test_a_turn_of_both_spins_may_be_free_and_an_opposite_one_is_not() -> None:
@@ -536,14 +485,6 @@ def test_both_instabilities_of_rhf_are_reported() -> None:
 
 
 # --- what is said and kept ------------------------------------------------------------------------
-
-
-def test_an_adopted_mean_field_is_examined() -> None:
-    mf = scf.UHF(gto.M(atom="H 0 0 0; H 0 0 3", basis="6-31g", verbose=0)).run()
-    found = dfmp2.from_mean_field(
-        mf, auxbasis="def2-svp-ri", stability="full", allow_small_gap=True, listener=Heard()
-    ).reference.stability
-    assert found is not None and found.lowest_eigenvalue == pytest.approx(-0.3814, abs=1e-3)
 
 
 @pytest.mark.parametrize(
