@@ -132,32 +132,6 @@ def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
     assert listing(folder) == before
 
 
-@pytest.mark.slow
-def test_any_moment(folder: Path) -> None:
-    """From the first line to the last: stopped, or finished with a whole file; nothing in
-    between."""
-    for step in range(4):
-        number = list(CODES)[step % 2]
-        with start(
-            "run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "x.h5", cwd=folder
-        ) as process:
-            wait_for(process, "H2O, charge 0")
-            time.sleep(0.2 * step)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=PATIENCE)
-        assert "Traceback" not in err and "Exception ignored" not in err, err
-        if process.returncode == 0:
-            assert "dfmp2 finished" in out
-            (folder / "x.h5").unlink()
-        else:
-            assert (
-                process.returncode == CODES[number]
-                and err.splitlines()[-1] == LINES[number]
-                and out == ""
-            )
-        assert not (folder / "x.h5").exists() and not list(folder.glob(".*"))
-
-
 # --- with a checkpoint on disk --------------------------------------------------------------------
 
 GLYCINE = (
