@@ -29,6 +29,7 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.sent: list[str] = []  # keys, in the order in which they arrived
         self.removed: list[set[str]] = []  # what there was when an object was removed
+        self.protected = False
 
     def get_paginator(self, _method: str) -> Bucket:
         return self
@@ -43,6 +44,8 @@ class Bucket:
 
     def upload_fileobj(self, content: BinaryIO, bucket: str, key: str) -> None:
         assert bucket == BUCKET
+        if self.protected:
+            raise OSError("AccessDenied")
         self.objects[key] = content.read()
         self.sent.append(key)
 
@@ -115,11 +118,8 @@ class Cloud:
         assert isinstance(found, bytes)
         return found
 
-    def container(
-        self, job: str, index: int | None, work: Path, **variables: str
-    ) -> subprocess.Popen[str]:
-        """Run the command of a job's container in a process with its variables; `index` is its
-        index in the array."""
+    def container(self, job: str, work: Path, **variables: str) -> subprocess.Popen[str]:
+        """Run the command of a job's container in a process with its variables."""
         told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
         definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])[
             "jobDefinitions"
@@ -143,9 +143,6 @@ class Cloud:
             **self.variables,
             **variables,
         }
-        if index is not None:
-            size = told["arrayProperties"]["size"]
-            mine |= {"AWS_BATCH_JOB_ARRAY_INDEX": str(index), "AWS_BATCH_JOB_ARRAY_SIZE": str(size)}
         work.mkdir(parents=True, exist_ok=True)
         return subprocess.Popen(
             told["container"]["command"],

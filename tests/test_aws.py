@@ -4,7 +4,6 @@ be lost at any time."""
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -34,7 +33,7 @@ from dfmp2.execution.batch import of_shard
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.host.s3 import Copies, asking, kept
-from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Bucket, Cloud, cloud
+from tests.aws import CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Bucket, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed, wait_until
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_batch import chain, items
@@ -384,8 +383,12 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
     own = Copies(store, f"{PLACE}/results", tmp_path, RESULT)
     assert fetch_items(own, ["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
+    (tmp_path / "other.error.json").write_text("why")
     own.save()
-    assert store.names() == {CHECKPOINT}
+    assert store.names() == {CHECKPOINT, "results/other.error.json"}
+    (tmp_path / "other.error.json").unlink()
+    own.save()
+    store.removed.clear()
 
     def late(copies: Copies) -> list[str]:
         if looks.append(copies) or len(looks) == 2:
@@ -458,37 +461,6 @@ def test_warm_up_compiles_each_size_once(
 # --- containers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_every_container_computes_its_shard(
-    aws: Cloud, batch: Path, call: Runner, tmp_path: Path
-) -> None:
-    """The energies of single runs, in S3 under the names that `batch status` expects; failures
-    until they are fixed."""
-    (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nQ 0 0 0.74\n")
-    job = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]["array"]
-    started = [aws.container(job, index, tmp_path / f"host{index}") for index in range(2)]
-    done = [end(process) for process in started]
-    assert sorted(one.code for one in done) == [0, 9], done
-    assert json.loads(aws.body("results/h2.error.json"))["code"] == 3
-    (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]
-    again = end(aws.container(job, None, tmp_path / "again"))
-    assert again.code == 0 and "(2 of them before)" in again.out, again
-    results = {name for name in aws.names() if name.startswith("results/")}
-    assert results == {f"results/{name}.h5" for name in ("h2", "h2o", "nh2")}
-    (batch / "fetched").mkdir()
-    for name in results:
-        (batch / "fetched" / name.removeprefix("results/")).write_bytes(aws.body(name))
-    status = succeed(call("batch", "status", "batch.toml", "--output", "fetched", "--json")).json
-    assert status["complete"] == 3
-    settings = ("--basis", "sto-3g", "--precision", "fp64", "--threads", "1", "--json")
-    stored = succeed(call("show", "fetched/nh2.h5", "--json")).json
-    assert (
-        stored["mp2_total_energy"]
-        == succeed(call("run", "nh2.xyz", *settings)).json["mp2_total_energy"]
-    )
-
-
 @pytest.fixture
 def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
     """A job that takes some seconds, and its energy."""
@@ -520,7 +492,7 @@ def test_a_stopped_container_goes_on_elsewhere(
     """From its checkpoint in S3, to the same energy to the last bit; the last copy removes the
     checkpoint."""
     job, energy = long
-    first = aws.container(job, None, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
+    first = aws.container(job, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
     wait_until(lambda: CHECKPOINT in aws.names())
     if how == "SIGTERM":
         first.send_signal(signal.SIGTERM)
@@ -532,7 +504,7 @@ def test_a_stopped_container_goes_on_elsewhere(
         assert done.code == 75, done.err
         assert time.monotonic() - begin < 20  # AWS kills after 30 s
     assert "results/row.h5" not in aws.names()
-    second = end(aws.container(job, None, tmp_path / "second", AWS_BATCH_JOB_ATTEMPT="2"))
+    second = end(aws.container(job, tmp_path / "second", AWS_BATCH_JOB_ATTEMPT="2"))
     assert second.code == 0 and "files of earlier attempts: 1" in second.err, second.err
     assert "results/row.h5" in aws.names() and CHECKPOINT not in aws.names()
     (tmp_path / "row.h5").write_bytes(aws.body("results/row.h5"))
@@ -540,43 +512,8 @@ def test_a_stopped_container_goes_on_elsewhere(
     assert found["mp2_total_energy"] == energy
 
 
-@pytest.mark.slow
-def test_a_role_that_may_not_write_is_found_first(
-    aws: Cloud, batch: Path, call: Runner, tmp_path: Path
-) -> None:
-    """Before anything is computed: the bucket is gone, code 3."""
-    job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]
-    for key in aws.names():
-        aws.s3.delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{key}")
-    aws.s3.delete_bucket(Bucket=BUCKET)
-    done = end(aws.container(job, None, tmp_path / "first"))
-    assert done.code == 3 and "NoSuchBucket" in done.err and "Traceback" not in done.err
-
-
-@pytest.mark.skipif(not Path("/proc/1").exists(), reason="needs Linux")
-def test_batch_as_the_first_process_of_a_container(batch: Path) -> None:
-    """Its workers do not take it for the process that adopts orphans."""
-    probe = subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False)
-    if probe.returncode:
-        pytest.skip("this user may not make process namespaces")
-    write(batch, "h2")
-    done = subprocess.run(
-        [
-            "unshare",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            sys.executable,
-            "-m",
-            "dfmp2",
-            "batch",
-            "run",
-            "batch.toml",
-        ],
-        cwd=batch,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_role_that_may_not_write_is_found_first(store: Bucket) -> None:
+    """Before the inputs are read, which are not there."""
+    store.protected = True
+    with pytest.raises(ResourceError), unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print):
+        pass

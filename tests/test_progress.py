@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +36,7 @@ from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
 from tests.conftest import Heard, Terminal, wait_until
+from tests.test_batch_parts import OneByOne
 
 FORESEEN = Timings(
     scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
@@ -278,17 +279,6 @@ def test_a_batch_shows_its_items_and_the_time_left(
         "c": ItemStatus("c", "c.xyz", "complete", energy=-1.5),
     }
 
-    class Pool(contextlib.nullcontext[None]):
-        slots, busy = (None,), ()
-
-        def grow(self, size: int) -> None:
-            pass
-
-        def work(self, queue: Any) -> Iterator[tuple[Any, ItemStatus]]:
-            call = queue.popleft()
-            clock.wait(90.0)
-            yield call, rows[call.given[0].item.name]
-
     for name in rows:
         (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     given = make_batch(
@@ -299,7 +289,8 @@ def test_a_batch_shows_its_items_and_the_time_left(
     monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(console, "BAR_EVERY", 0.0)
     with Console(quiet=False, log=None) as shown:
-        batch.BatchRun(given, read_inputs(given), range(3), shown).compute(Pool(), 1)
+        pool: Any = OneByOne(rows, partial(clock.wait, 90.0))
+        batch.BatchRun(given, read_inputs(given), range(3), shown).compute(pool, 1)
     text = stream.getvalue()
     assert (
         "[1/3] a: complete, 2.0 s\n\r  items [##########....................] 1/3, about 3 min left"

@@ -390,6 +390,17 @@ def test_dropped_in_a_finaliser_it_is_raised_again(
     assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[signal.SIGTERM]
 
 
+def test_ctrl_c_is_the_last_line_of_the_log(
+    stop: Callable[[Callable[[], object]], Runner], folder: Path
+) -> None:
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    done = stop(interrupted)("run", "h2.xyz", "--basis", "sto-3g", "--log", f"{folder}.log")
+    assert (done.code, done.message) == (130, LINES[signal.SIGINT])
+    assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[signal.SIGINT]
+
+
 @pytest.mark.parametrize("disguise", [RuntimeError, ImportError, SystemError, InputError])
 def test_in_disguise_it_is_recognised(
     disguise: type[Exception], stop: Callable[[Callable[[], object]], Runner], folder: Path
