@@ -178,7 +178,7 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
     """AWS takes the requests as they are; inputs are sent once, and the array waits for the job that
     compiles the programs of its backend."""
-    write(batch, "h2", "h2o", head=HEAD + 'backend = "nki"\n')
+    write(batch, "h2", "h2o", "nh2", head=HEAD + 'backend = "nki"\n')
     roles = ("--job-role", ROLE, "--execution-role", ROLE)
     arguments = (*BASE, *S3, "3", "--time", "2h", *roles, "--submit")
     done = succeed(call(*arguments, "--json")).json["submitted"]
