@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 BUCKET, PREFIX, REGION = "molecules", "waters", "us-east-1"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
@@ -22,15 +22,55 @@ CREDENTIALS = {
 }
 
 
+class Bucket:
+    """A bucket in this process, with the methods of a client of S3 that `dfmp2.host.s3` calls."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.sent: list[str] = []  # keys, in the order in which they arrived
+        self.removed: list[set[str]] = []  # what there was when an object was removed
+        self.protected = False
+
+    def get_paginator(self, _method: str) -> Bucket:
+        return self
+
+    def paginate(self, **asked: str) -> Iterator[dict[str, Any]]:
+        """One page for each object."""
+        assert asked["Bucket"] == BUCKET
+        for key in sorted(self.objects):
+            if key.startswith(asked["Prefix"]):
+                yield {"Contents": [{"Key": key}]}
+        yield {}
+
+    def upload_fileobj(self, content: BinaryIO, bucket: str, key: str) -> None:
+        assert bucket == BUCKET
+        if self.protected:
+            raise OSError("AccessDenied")
+        self.objects[key] = content.read()
+        self.sent.append(key)
+
+    def download_file(self, bucket: str, key: str, path: str) -> None:
+        assert bucket == BUCKET
+        Path(path).write_bytes(self.objects[key])
+
+    def delete_object(self, **asked: str) -> None:
+        assert asked["Bucket"] == BUCKET
+        self.removed.append(self.names())
+        self.objects.pop(asked["Key"], None)
+
+    def names(self) -> set[str]:
+        """Names of all objects below the prefix."""
+        return {key.removeprefix(f"{PREFIX}/") for key in self.objects}
+
+
 @dataclass
 class Cloud:
-    """The server and its clients; `ready`: it has its queue, and nothing has been sent since."""
+    """The server and its clients."""
 
     address: str
     s3: Any
     batch: Any
     variables: dict[str, str]
-    ready: bool = False
 
     def forget(self) -> None:
         """Remove everything but an empty bucket."""
@@ -78,11 +118,8 @@ class Cloud:
         assert isinstance(found, bytes)
         return found
 
-    def container(
-        self, job: str, index: int | None, work: Path, **variables: str
-    ) -> subprocess.Popen[str]:
-        """Run the command of a job's container in a process with its variables; `index` is its
-        index in the array."""
+    def container(self, job: str, work: Path, **variables: str) -> subprocess.Popen[str]:
+        """Run the command of a job's container in a process with its variables."""
         told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
         definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])[
             "jobDefinitions"
@@ -106,9 +143,6 @@ class Cloud:
             **self.variables,
             **variables,
         }
-        if index is not None:
-            size = told["arrayProperties"]["size"]
-            mine |= {"AWS_BATCH_JOB_ARRAY_INDEX": str(index), "AWS_BATCH_JOB_ARRAY_SIZE": str(size)}
         work.mkdir(parents=True, exist_ok=True)
         return subprocess.Popen(
             told["container"]["command"],

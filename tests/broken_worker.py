@@ -1,5 +1,4 @@
-"""A worker process with planted faults, triggered by certain molecule names. Every calculation is
-recorded in used.txt."""
+"""A worker process with planted faults, triggered by certain molecule names."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from dfmp2.errors import DeviceFault, ResourceError
+from dfmp2.errors import ResourceError
 from dfmp2.execution import pool
 
 early: list[str] = []  # modules loaded before the worker was set up
@@ -34,12 +33,6 @@ def begin(*given: Any) -> None:
     compute, write = energy.mp2_energy, hdf5.write
 
     def run(molecule: Any, *given: Any, **more: Any) -> Any:
-        with open("used.txt", "a") as used:
-            print(os.environ.get("CUDA_VISIBLE_DEVICES"), molecule.name, file=used)
-        if molecule.name == "bad":
-            raise DeviceFault(
-                "kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202): take this host out of use"
-            )
         if molecule.name == "fault":
             raise ValueError("planted")
         result = compute(molecule, *given, **more)

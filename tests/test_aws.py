@@ -4,7 +4,6 @@ be lost at any time."""
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -34,7 +33,7 @@ from dfmp2.execution.batch import of_shard
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.host.s3 import Copies, asking, kept
-from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Cloud, cloud
+from tests.aws import CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Bucket, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed, wait_until
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_batch import chain, items
@@ -62,29 +61,22 @@ def server():
 
 
 @pytest.fixture
-def reached(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """The simulated AWS, and the variables to reach it."""
+def aws(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """A simulated AWS with a queue and an empty bucket, and the variables to reach it."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
+    server.forget()
+    server.queue()
     return server
 
 
 @pytest.fixture
-def store(reached: Cloud) -> Cloud:
-    """An empty bucket."""
-    reached.ready = False
-    reached.forget()
-    return reached
-
-
-@pytest.fixture
-def aws(reached: Cloud) -> Cloud:
-    """An empty AWS with a queue."""
-    if not reached.ready:
-        reached.forget()
-        reached.queue()
-    reached.ready = False
-    return reached
+def store(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket, which containers of this process reach."""
+    pytest.importorskip("boto3")
+    made = Bucket()
+    monkeypatch.setattr(aws_jobs, "connect", lambda service: made)
+    return made
 
 
 @pytest.fixture
@@ -96,17 +88,6 @@ def batch(folder: Path) -> Path:
 
 def write(folder: Path, *names: str, head: str = HEAD) -> None:
     (folder / "batch.toml").write_text(head + items(*names))
-
-
-def requests(call: Runner, *arguments: str) -> dict[str, dict]:
-    """The requests that would be sent."""
-    found = succeed(call(*BASE, "--json", *arguments)).json["requests"]
-    assert isinstance(found, dict)
-    return found
-
-
-def variables(pairs: list[dict[str, str]]) -> dict[str, str]:
-    return {one["name"]: one["value"] for one in pairs}
 
 
 def end(process: subprocess.Popen[str], seconds: float = 90.0) -> Finished:
@@ -158,13 +139,13 @@ def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
     assert rule["action"] == expected and len(RETRY_RULES) <= 5
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_to_a_bucket_that_is_not_there(
     aws: Cloud, batch: Path, call: Runner
 ) -> None:
     done = call(*BASE, *S3, "2", "--submit", "--s3", "s3://no-such-bucket/x")
     assert done.code == 3 and "Traceback" not in done.err
     assert not aws.names() and not aws.batch.describe_job_definitions()["jobDefinitions"]
-    aws.ready = True
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -173,8 +154,7 @@ def test_nothing_is_sent_to_a_bucket_that_is_not_there(
 def test_dry_run_needs_neither_boto3_nor_credentials(
     batch: Path, call: Runner, monkeypatch
 ) -> None:
-    """The requests are written in the form that `aws batch ... --cli-input-json` reads; --submit
-    says what is missing."""
+    """--submit says what is missing."""
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
     for name, value in (
@@ -183,71 +163,40 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
         ("CONFIG_FILE", "-"),
     ):
         monkeypatch.setenv(f"AWS_{name}", value)
-    arguments = (*BASE, *S3, "3", "--write", "sent")
+    arguments = (*BASE, *S3, "3")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "boto3", None)
         assert "Nothing was submitted" in succeed(call(*arguments)).out
-        done = call(*arguments, "--submit")
-        assert done.code == 6
-    written = {path.name: json.loads(path.read_text()) for path in (batch / "sent").glob("*.json")}
-    assert set(written) == {"job-definition.json", "array.json"}
-    inputs = next((batch / "sent").glob("*.zip"))
-    assert f"{PLACE}/inputs/{inputs.name}" in written["array.json"]["containerOverrides"]["command"]
-    assert (
-        written["array.json"]["jobDefinition"]
-        == written["job-definition.json"]["jobDefinitionName"]
-    )
-    found = succeed(call(*arguments, "--json")).json
-    assert found["submitted"] is None and found["requests"]["array"] == written["array.json"]
+        assert call(*arguments, "--submit").code == 6
     pytest.importorskip("boto3")
     for _ in ("no region", "no credentials"):
         recorded_failure(call(*arguments, "--submit"), 6)
         monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
 
 
+@pytest.mark.slow
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
-    """An array job with the requested roles, attempts and limit; inputs are sent once."""
-    arguments = (
-        *BASE,
-        *S3,
-        "3",
-        "--time",
-        "2h",
-        "--job-role",
-        ROLE,
-        "--execution-role",
-        ROLE,
-        "--submit",
-    )
-    done = succeed(call(*arguments, "--json")).json
-    job = aws.batch.describe_jobs(jobs=[done["submitted"]["array"]])["jobs"][0]
+    """AWS takes the requests as they are; inputs are sent once, and the array waits for the job that
+    compiles the programs of its backend."""
+    write(batch, "h2", "h2o", "nh2", head=HEAD + 'backend = "nki"\n')
+    roles = ("--job-role", ROLE, "--execution-role", ROLE)
+    arguments = (*BASE, *S3, "3", "--time", "2h", *roles, "--submit")
+    done = succeed(call(*arguments, "--json")).json["submitted"]
+    (job,) = aws.batch.describe_jobs(jobs=[done["array"]])["jobs"]
     assert job["arrayProperties"]["size"] == 3
-    definition = aws.batch.describe_job_definitions()["jobDefinitions"]
-    assert len(definition) == 1 and definition[0]["jobDefinitionArn"] == job["jobDefinition"]
-    assert definition[0]["timeout"] == {"attemptDurationSeconds": 7200}
-    strategy = definition[0]["retryStrategy"]
+    assert [one["jobId"] for one in job["dependsOn"]] == [done["warm_up"]]
+    (definition,) = aws.batch.describe_job_definitions()["jobDefinitions"]
+    assert definition["jobDefinitionArn"] == job["jobDefinition"]
+    assert definition["timeout"] == {"attemptDurationSeconds": 7200}
+    strategy = definition["retryStrategy"]
     # AWS ignores case
     taken = [{**rule, "action": rule["action"].upper()} for rule in strategy["evaluateOnExit"]]
     assert strategy["attempts"] == 10 and taken == list(RETRY_RULES)
-    told = definition[0]["containerProperties"]
+    told = definition["containerProperties"]
     assert told["jobRoleArn"] == told["executionRoleArn"] == ROLE
     inputs = aws.names()
     assert len(inputs) == 1
     assert "results: aws s3 sync" in succeed(call(*arguments)).out and aws.names() == inputs
-
-
-def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -> None:
-    """If a backend launches compiled programs, the array waits for the job that compiles them."""
-    write(batch, "h2", "h2o", head=HEAD + 'backend = "nki"\n')
-    assert "warm-up" not in requests(call, *S3, "2", "--no-warm-up")
-    sent = requests(call, *S3, "2")
-    first, second = (sent[name]["containerOverrides"] for name in ("warm-up", "array"))
-    assert first["command"][-1] == "--warm-up" and "arrayProperties" not in sent["warm-up"]
-    for one in (first, second):
-        assert variables(one["environment"])["NEURON_COMPILE_CACHE_URL"] == f"{PLACE}/programs/xla"
-    done = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]
-    jobs = aws.batch.describe_jobs(jobs=[done["array"]])["jobs"]
-    assert [one["jobId"] for one in jobs[0]["dependsOn"]] == [done["warm_up"]]
 
 
 CODES = {
@@ -279,15 +228,22 @@ def test_what_aws_answers_becomes_an_error_with_its_code(kind: type[Exception], 
 
 
 def test_a_batch_goes_to_the_region_and_account_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its inputs too."""
+    """Its inputs too; the array waits for the job that compiles its programs."""
     pytest.importorskip("boto3")
     monkeypatch.setattr(aws_jobs, "connect", connect := MagicMock())
+    connect().submit_job.side_effect = [{"jobId": "7"}, {"jobId": "8"}]
+    connect.reset_mock()
     requests = {"job-definition": {"jobDefinitionName": "x"}, "array": {"jobName": "y"}}
+    requests["warm-up"] = {"jobName": "first"}
     inputs = {"s3://bucket/a/inputs/z.zip": b"zip"}
     aws_jobs.submit_to_aws(requests, inputs, "eu-west-1", "me")
     assert {service.args[0] for service in connect.call_args_list} == {"batch", "s3"}
     assert {service.args[1:] for service in connect.call_args_list} == {("eu-west-1", "me")}
     assert connect().upload_fileobj.call_args.args[1:] == ("bucket", "a/inputs/z.zip")
+    connect().register_job_definition.assert_called_once_with(jobDefinitionName="x")
+    first, second = connect().submit_job.call_args_list
+    assert first.kwargs == {"jobName": "first"}
+    assert second.kwargs == {"jobName": "y", "dependsOn": [{"jobId": "7"}]}
 
 
 def test_all_files_of_an_item_are_fetched() -> None:
@@ -298,7 +254,7 @@ def test_all_files_of_an_item_are_fetched() -> None:
     assert fetch_items(copies, ["a", "b"]) == sorted(name for name in there if name[0] in "ab")
 
 
-def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
+def test_inputs_mean_the_same_elsewhere(store: Bucket, batch: Path) -> None:
     """Items with the same fingerprints, whatever the paths were; the same inputs, the same
     bytes."""
     (batch / "more").mkdir()
@@ -320,7 +276,7 @@ def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
-    store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
+    store.objects[f"{PREFIX}/inputs/x.zip"] = sent
     with unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print) as (there, _, own):
         assert not own
         assert [item.name for item in there.items] == [item.name for item in here.items]
@@ -343,7 +299,7 @@ def test_a_container_is_told_its_shard(chained: bool, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: bool) -> None:
+def test_a_container_unpacks_its_own_shard(store: Bucket, batch: Path, chained: bool) -> None:
     """The items of a shard are those of the scheduler, and only their files are unpacked."""
     write(batch, "h2o", "h2", "nh2", "o2", "h2o", head=HEAD)
     with open(batch / "batch.toml", "a") as manifest:
@@ -351,7 +307,7 @@ def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: b
     (batch / "charges.txt").write_text("0 0 9 0.5\n")
     here = read_manifest(batch / "batch.toml")
     sent = pack(here, 3, chained=chained)
-    store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/three.zip", Body=sent)
+    store.objects[f"{PREFIX}/inputs/three.zip"] = sent
     inputs = [read_input(item) for item in here.items]
     for shard in ((0, 3), (1, 3), (2, 3)):
         places = of_shard(inputs, shard, chained=chained)
@@ -381,7 +337,7 @@ def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: b
 
 @pytest.mark.parametrize("name", ["../outside", ""])
 def test_hostile_inputs(
-    store: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Anything but an archive is rejected, and nothing is written outside the container's
     folder."""
@@ -389,7 +345,7 @@ def test_hostile_inputs(
     if name:
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr(name, b"hostile")
-    store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/bad.zip", Body=stream.getvalue())
+    store.objects[f"{PREFIX}/inputs/bad.zip"] = stream.getvalue()
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
     with (
         pytest.raises(InputError),
@@ -399,7 +355,7 @@ def test_hostile_inputs(
     assert not list(tmp_path.iterdir())
 
 
-def test_programs_are_shared(store: Cloud, tmp_path: Path) -> None:
+def test_programs_are_shared(store: Bucket, tmp_path: Path) -> None:
     """Only complete entries, records last; a second host gets the programs compiled by the
     first."""
     entry = tmp_path / "here" / ("0123456789abcdef" * 2)
@@ -408,35 +364,31 @@ def test_programs_are_shared(store: Cloud, tmp_path: Path) -> None:
         (entry / name).write_text(name)
     (tmp_path / "here" / "xla").mkdir()
     (tmp_path / "here" / "xla" / "other").write_text("not ours")
-    sent: list[str] = []
-    store.s3.meta.events.register(
-        "provide-client-params.s3.PutObject", lambda params, **_: sent.append(params["Key"])
-    )
-    place = store.s3, f"{PLACE}/programs"
+    place = store, f"{PLACE}/programs"
     Copies(*place, tmp_path / "here", PROGRAM).save()
     assert store.names() == {f"programs/{entry.name}/nki_0.7.0.{kind}" for kind in ("neff", "json")}
-    assert [Path(key).suffix for key in sent] == [".neff", ".json"]
+    assert [Path(key).suffix for key in store.sent] == [".neff", ".json"]
     there = Copies(*place, tmp_path / "there", PROGRAM)
     there.fetch(there.names())
     there.save()
     assert (tmp_path / "there" / entry.name / "nki_0.7.0.neff").read_text() == "nki_0.7.0.neff"
-    assert len(sent) == 2
+    assert len(store.sent) == 2
 
 
 def test_a_checkpoint_stays_until_its_result_is_copied(
-    store: Cloud, tmp_path: Path, monkeypatch
+    store: Bucket, tmp_path: Path, monkeypatch
 ) -> None:
     """The result appears and the checkpoint vanishes while files are listed; the result is still
     copied first."""
-    own = Copies(store.s3, f"{PLACE}/results", tmp_path, RESULT)
+    own = Copies(store, f"{PLACE}/results", tmp_path, RESULT)
     assert fetch_items(own, ["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
+    (tmp_path / "other.error.json").write_text("why")
     own.save()
-    assert store.names() == {CHECKPOINT}
-    seen: list[set[str]] = []
-    store.s3.meta.events.register(
-        "provide-client-params.s3.DeleteObject", lambda **_: seen.append(store.names())
-    )
+    assert store.names() == {CHECKPOINT, "results/other.error.json"}
+    (tmp_path / "other.error.json").unlink()
+    own.save()
+    store.removed.clear()
 
     def late(copies: Copies) -> list[str]:
         if looks.append(copies) or len(looks) == 2:
@@ -449,7 +401,8 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
     own.save()
     assert store.names() == {CHECKPOINT, "results/row.h5"}
     own.save()
-    assert seen == [{CHECKPOINT, "results/row.h5"}] and store.names() == {"results/row.h5"}
+    assert store.removed == [{CHECKPOINT, "results/row.h5"}]
+    assert store.names() == {"results/row.h5"}
 
 
 def test_copies_are_tried_again_until_the_end() -> None:
@@ -508,37 +461,6 @@ def test_warm_up_compiles_each_size_once(
 # --- containers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_every_container_computes_its_shard(
-    aws: Cloud, batch: Path, call: Runner, tmp_path: Path
-) -> None:
-    """The energies of single runs, in S3 under the names that `batch status` expects; failures
-    until they are fixed."""
-    (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nQ 0 0 0.74\n")
-    job = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]["array"]
-    started = [aws.container(job, index, tmp_path / f"host{index}") for index in range(2)]
-    done = [end(process) for process in started]
-    assert sorted(one.code for one in done) == [0, 9], done
-    assert json.loads(aws.body("results/h2.error.json"))["code"] == 3
-    (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]
-    again = end(aws.container(job, None, tmp_path / "again"))
-    assert again.code == 0 and "(2 of them before)" in again.out, again
-    results = {name for name in aws.names() if name.startswith("results/")}
-    assert results == {f"results/{name}.h5" for name in ("h2", "h2o", "nh2")}
-    (batch / "fetched").mkdir()
-    for name in results:
-        (batch / "fetched" / name.removeprefix("results/")).write_bytes(aws.body(name))
-    status = succeed(call("batch", "status", "batch.toml", "--output", "fetched", "--json")).json
-    assert status["complete"] == 3
-    settings = ("--basis", "sto-3g", "--precision", "fp64", "--threads", "1", "--json")
-    stored = succeed(call("show", "fetched/nh2.h5", "--json")).json
-    assert (
-        stored["mp2_total_energy"]
-        == succeed(call("run", "nh2.xyz", *settings)).json["mp2_total_energy"]
-    )
-
-
 @pytest.fixture
 def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
     """A job that takes some seconds, and its energy."""
@@ -570,7 +492,7 @@ def test_a_stopped_container_goes_on_elsewhere(
     """From its checkpoint in S3, to the same energy to the last bit; the last copy removes the
     checkpoint."""
     job, energy = long
-    first = aws.container(job, None, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
+    first = aws.container(job, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
     wait_until(lambda: CHECKPOINT in aws.names())
     if how == "SIGTERM":
         first.send_signal(signal.SIGTERM)
@@ -582,7 +504,7 @@ def test_a_stopped_container_goes_on_elsewhere(
         assert done.code == 75, done.err
         assert time.monotonic() - begin < 20  # AWS kills after 30 s
     assert "results/row.h5" not in aws.names()
-    second = end(aws.container(job, None, tmp_path / "second", AWS_BATCH_JOB_ATTEMPT="2"))
+    second = end(aws.container(job, tmp_path / "second", AWS_BATCH_JOB_ATTEMPT="2"))
     assert second.code == 0 and "files of earlier attempts: 1" in second.err, second.err
     assert "results/row.h5" in aws.names() and CHECKPOINT not in aws.names()
     (tmp_path / "row.h5").write_bytes(aws.body("results/row.h5"))
@@ -590,42 +512,8 @@ def test_a_stopped_container_goes_on_elsewhere(
     assert found["mp2_total_energy"] == energy
 
 
-def test_a_role_that_may_not_write_is_found_first(
-    aws: Cloud, batch: Path, call: Runner, tmp_path: Path
-) -> None:
-    """Before anything is computed: the bucket is gone, code 3."""
-    job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]
-    for key in aws.names():
-        aws.s3.delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{key}")
-    aws.s3.delete_bucket(Bucket=BUCKET)
-    done = end(aws.container(job, None, tmp_path / "first"))
-    assert done.code == 3 and "NoSuchBucket" in done.err and "Traceback" not in done.err
-
-
-@pytest.mark.skipif(not Path("/proc/1").exists(), reason="needs Linux")
-def test_batch_as_the_first_process_of_a_container(batch: Path) -> None:
-    """Its workers do not take it for the process that adopts orphans."""
-    probe = subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False)
-    if probe.returncode:
-        pytest.skip("this user may not make process namespaces")
-    write(batch, "h2")
-    done = subprocess.run(
-        [
-            "unshare",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            sys.executable,
-            "-m",
-            "dfmp2",
-            "batch",
-            "run",
-            "batch.toml",
-        ],
-        cwd=batch,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_role_that_may_not_write_is_found_first(store: Bucket) -> None:
+    """Before the inputs are read, which are not there."""
+    store.protected = True
+    with pytest.raises(ResourceError), unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print):
+        pass

@@ -4,6 +4,7 @@ is the session `parts-of-batches`."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
 from dataclasses import make_dataclass, replace
@@ -184,13 +185,13 @@ def test_steps_share_what_the_options_say(monkeypatch):
 
 
 class OneByOne(nullcontext[None]):
-    """A pool whose only worker ends each item as `row` says, and then calls `after`."""
+    """A pool whose only worker calls `during` for each item and ends it as `rows` say."""
 
     slots, busy = (None,), ()
 
-    def __init__(self, row: dict[str, Any], after: Any) -> None:
+    def __init__(self, rows: dict[str, ItemStatus], during: Callable[[], None]) -> None:
         super().__init__()
-        self.row, self.after, self.tried = row, after, list[str]()
+        self.rows, self.during, self.tried = rows, during, list[str]()
 
     def grow(self, size: int) -> None:
         assert size == 1
@@ -198,10 +199,10 @@ class OneByOne(nullcontext[None]):
     def work(self, queue: Any) -> Any:
         if queue:
             call = queue.popleft()
-            item = call.given[0].item
-            self.tried.append(item.name)
-            self.after()
-            yield call, ItemStatus(item.name, item.molecule, **self.row)
+            name = call.given[0].item.name
+            self.tried.append(name)
+            self.during()
+            yield call, self.rows[name]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,8 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
             assert acquire_lock(out / "b.h5") is None
             (out / "c.error.json").write_text('{"code": 5, "message": "no convergence"}')
 
-    pool_of_one = OneByOne({"error": "it was said", **row}, elsewhere)
+    ended = ItemStatus("a", "a.xyz", error="it was said", **row)
+    pool_of_one = OneByOne({"a": ended}, elsewhere)
     given = make_batch([f"{name}.xyz" for name in "abcd"], {"basis": "sto-3g"}, out, tmp_path)
     run = BatchRun(
         given,

@@ -1,109 +1,59 @@
-"""kill -9 at random moments: all files left can be read, and resumed runs give the same
-energies."""
+"""kill -9 at random moments: all files left can be read, and resumed runs give the same energies.
+That there is a whole file at every step of writing is in `test_faults_write`."""
 
 from __future__ import annotations
 
+import os
 import random
-import signal
-from collections.abc import Iterator
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from dfmp2.output import hdf5
-from dfmp2.output.study import read_study
-from tests.faults import Server, close, kill_and_resume, numbers
+from dfmp2.host.files import stamp
+from tests.conftest import COMMAND, PATIENCE, wait_until
+from tests.faults import EACH, close, numbers
 
+pytestmark = pytest.mark.slow
 INPUTS = Path(__file__).parent.parent / "inputs"
-SMALL = {"nh2 small": ("nh2.xyz", "--basis", "sto-3g")}
-CASES = {
-    "h2o": ("h2o.xyz", "--basis", "cc-pvdz"),
-    "nh2": ("nh2.xyz", "--basis", "cc-pvdz"),
-    "glycine": ("glycine.xyz", "--basis", "sto-3g"),
-}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a run that saves a checkpoint at every safe point."""
+    command = [COMMAND, "run", *arguments, "--threads", "1", "--output", "x.h5", "--quiet"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, EACH: "0"}, **quiet)
 
 
-def killed(server: Server, name: str, folder: Path, kills: int) -> None:
-    file, *options = {**SMALL, **CASES}[name]
-    folder.mkdir()
-    command = ["run", str(INPUTS / file), *options, "--threads", "1"]
-    code, _ = server.wait(server.start([*command, "--output", "whole.h5"], folder))
-    assert code == 0
-    counts = kill_and_resume(server, command, folder, kills, 20261121, numbers(folder / "whole.h5"))
-    assert (counts["different"], counts["unreadable"]) == (0, 0)
-    assert not [path for path in folder.iterdir() if path.suffix == ".checkpoint"]
+@pytest.mark.parametrize(("file", "basis"), [("nh2.xyz", "cc-pvdz"), ("glycine.xyz", "sto-3g")])
+def test_killed_and_resumed(file: str, basis: str, tmp_path: Path) -> None:
+    """A killed SCF continues from its last orbitals, so energies agree within its convergence."""
+    arguments = (str(INPUTS / file), "--basis", basis, "--resume")
+    result, checkpoint = tmp_path / "x.h5", tmp_path / "x.h5.checkpoint"
+    assert start(tmp_path, *arguments).wait(PATIENCE) == 0
+    expected = numbers(result)
+    result.unlink()
+    rng = random.Random(20261121)
+    for _ in range(5):
+        before = stamp(checkpoint)
+        process = start(tmp_path, *arguments)
+        wait_until(lambda: stamp(checkpoint) != before or process.poll() is not None)  # noqa: B023
+        time.sleep(rng.uniform(0.0, 0.2))
+        process.kill()
+        process.wait(PATIENCE)
+        if result.exists():
+            assert close(numbers(result), expected)
+            result.unlink()
+            checkpoint.unlink(missing_ok=True)
+    assert start(tmp_path, *arguments).wait(PATIENCE) == 0
+    assert close(numbers(result), expected) and list(tmp_path.iterdir()) == [result]
 
 
-def test_two_kills(server: Server, tmp_path: Path) -> None:
-    killed(server, "nh2 small", tmp_path / "run", 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_many_kills(name: str, server: Server, tmp_path: Path) -> None:
-    killed(server, name, tmp_path / "run", 67)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [3, 60])
-def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
-    """Every file left holds complete points with the energies of a scan that was never killed."""
-    folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
-    folder.mkdir()
-    command = [
-        "scan",
-        str(INPUTS / "h2o.xyz"),
-        "--bond",
-        "1,2",
-        "0.9:1.0:2",
-        "--basis",
-        "sto-3g",
-        "--threads",
-        "1",
-    ]
-    code, seconds = server.wait(server.start([*command, "--output", "whole.h5"], folder))
-    assert code == 0
-    whole = {
-        name: numbers(hdf5.to_bytes(run))
-        for name, run in read_study(folder / "whole.h5").runs.items()
-    }
-    while met < kills or not chains:
-        started = server.start([*command, "--output", "x.h5", "--resume", "--quiet"], folder)
-        code, _ = server.wait(started, rng.uniform(0.0, 1.1 * seconds))
-        assert code in (0, -signal.SIGKILL), (tmp_path / "last.out").read_text()
-        met += code != 0
-        runs = read_study(folder / "x.h5").runs if (folder / "x.h5").exists() else {}
-        assert all(close(numbers(hdf5.to_bytes(run)), whole[name]) for name, run in runs.items())
-        if code == 0:
-            chains += 1
-            assert list(runs) == list(whole) and not (folder / "x.h5.checkpoint").exists()
-            for suffix in ("h5", "csv", "svg"):
-                (folder / f"x.{suffix}").unlink()
-
-
-def test_two_processes_one_result(server: Server, tmp_path: Path) -> None:
+def test_two_processes_one_result(tmp_path: Path) -> None:
     """One of them writes it; the other reports that, and neither leaves anything else."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    command = [
-        "run",
-        str(INPUTS / "nh2.xyz"),
-        "--basis",
-        "sto-3g",
-        "--threads",
-        "1",
-        "--output",
-        "x.h5",
-    ]
-    first, second = (server.start(command, folder) for _ in range(2))
-    codes = sorted((server.wait(first)[0], server.wait(second)[0]))
-    assert codes == [0, 3]
-    assert [path.name for path in folder.iterdir()] == ["x.h5"]
-    assert numbers(folder / "x.h5")
+    arguments = (str(INPUTS / "nh2.xyz"), "--basis", "sto-3g")
+    both = [start(tmp_path, *arguments) for _ in range(2)]
+    assert sorted(process.wait(PATIENCE) for process in both) == [0, 3]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
+    assert numbers(tmp_path / "x.h5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from filelock import FileLock
 from pyscf import lib
 
 from dfmp2.errors import (
+    DiskFull,
     ResourceError,
     ResultFileError,
 )
@@ -291,6 +294,10 @@ def test_regions_of_a_file_keep_to_their_place(
         assert region.bytes_read == 56
         with recorded_error(ResultFileError):
             region.read(9, np.empty(2))
+        monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(DiskFull):
+            region.write(0, np.empty(1))
+        monkeypatch.undo()
     finally:
         os.close(descriptor)
     with recorded_error(ResourceError):

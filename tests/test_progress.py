@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +36,7 @@ from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
 from tests.conftest import Heard, Terminal, wait_until
+from tests.test_batch_parts import OneByOne
 
 FORESEEN = Timings(
     scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
@@ -74,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def synthetic_run(clock: Clock, slower: float, cycles: int, pairs_slower: float = 1.0) -> Told:
+def synthetic_run(clock: Clock, slower: float, cycles: int) -> Told:
     """A run on a machine that is `slower` than its forecast, with an SCF of `cycles` iterations."""
     told = Told(clock)
     listener, watch = Collector(told), Stopwatch()
@@ -102,9 +103,9 @@ def synthetic_run(clock: Clock, slower: float, cycles: int, pairs_slower: float 
     listener.stage("pair energies")
     with watch("pair_energies"):
         for part in range(36):
-            clock.wait(slower * pairs_slower)
+            clock.wait(slower)
             listener.step(part + 1, 36, "pairs")
-        clock.wait(4.0 * slower * pairs_slower)
+        clock.wait(4.0 * slower)
     return told
 
 
@@ -123,37 +124,6 @@ def test_time_left_is_right_within_a_third_and_calm(
     for (before, first), (now, second) in pairwise(late):
         # The forecast end has moved later
         assert second <= first - (now - before) + 0.1 * (end - before)
-
-
-def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
-    """Pair energies that take three times their forecast: known when a fifth is done, although the
-    SCF was on time."""
-    told = synthetic_run(clock, 1.0, 12, pairs_slower=3.0)
-    late = [
-        (now, seconds) for now, seconds in told.estimates if clock.now - 80 < now < clock.now - 24
-    ]
-    assert len(late) > 10
-    for now, seconds in late:
-        assert seconds == pytest.approx(clock.now - now, rel=0.2)
-
-
-def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
-    """100 s are forecast, 40 of them are done after 80 s; the pairs before took as long as
-    forecast."""
-    watch = Stopwatch()
-    forecast = TimeLeft(watch, replace(FORESEEN, gradient=100.0, total=226.0), PACE, 1e-6)
-    with watch("integrals"):
-        clock.wait(25.0)
-    with watch("pair_energies"):
-        clock.wait(40.0)
-        forecast.step(10, 10)
-        assert forecast.left() == pytest.approx(100.0, rel=0.2)
-    with watch("gradient"):
-        clock.wait(0.01)
-        forecast.step(0, 100)
-        clock.wait(80.0)
-        forecast.step(40, 100)
-        assert forecast.left() == pytest.approx(120.0, rel=0.1)
 
 
 LONG = replace(PACE, starts=3, examined=12.0)
@@ -197,9 +167,9 @@ def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
         assert forecast.left() == pytest.approx(present + ratio * later)
 
 
-def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
+def test_time_left_of_pair_energies_and_gradient_counted_by_hand(clock: Clock) -> None:
     """The more of the phase is done, the more its own speed counts; the certificate comes on top,
-    and a repetition starts afresh."""
+    a repetition starts afresh, and an SCF of a later phase is not that of the run."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0, total=156.0), LONG, 1e-6)
     with watch("integrals"):
@@ -224,6 +194,15 @@ def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
         forecast.step(1, 10)  # all pairs again, in float64
         present = (0.9 * 36 + 4) * ratio
         assert forecast.left() == pytest.approx(present + ratio * 31)
+    ratio = (50 + 14 + 0.2) / (25 + 40 + 0.2)
+    with watch("gradient"):
+        clock.wait(1.0)
+        forecast.step(0, 100)
+        clock.wait(24.0)
+        forecast.step(40, 100)
+        forecast.cycle(1, 1.0)
+        forecast.cycle(2, 1e-3)
+        assert forecast.left() == pytest.approx(0.6 * 30 * 24 / (0.4 * 30) + ratio * 1)
 
 
 def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
@@ -235,19 +214,6 @@ def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
         assert forecast.left() is None
         forecast.cycle(1, 0.0)  # of one electron
         assert forecast.left() is not None
-
-
-def test_an_scf_of_a_certificate_is_not_that_of_the_run(clock: Clock) -> None:
-    watch = Stopwatch()
-    forecast = TimeLeft(watch, replace(FORESEEN, fitting_certificate=20.0, total=146.0), PACE, 1e-6)
-    with watch("pair_energies"):
-        clock.wait(40.0)
-    with watch("fitting_certificate"):
-        clock.wait(2.0)
-        before = forecast.left()
-        forecast.cycle(1, 1.0)
-        forecast.cycle(2, 1e-3)
-        assert forecast.left() == before
 
 
 def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,17 +279,6 @@ def test_a_batch_shows_its_items_and_the_time_left(
         "c": ItemStatus("c", "c.xyz", "complete", energy=-1.5),
     }
 
-    class Pool(contextlib.nullcontext[None]):
-        slots, busy = (None,), ()
-
-        def grow(self, size: int) -> None:
-            pass
-
-        def work(self, queue: Any) -> Iterator[tuple[Any, ItemStatus]]:
-            call = queue.popleft()
-            clock.wait(90.0)
-            yield call, rows[call.given[0].item.name]
-
     for name in rows:
         (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     given = make_batch(
@@ -334,7 +289,8 @@ def test_a_batch_shows_its_items_and_the_time_left(
     monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(console, "BAR_EVERY", 0.0)
     with Console(quiet=False, log=None) as shown:
-        batch.BatchRun(given, read_inputs(given), range(3), shown).compute(Pool(), 1)
+        pool: Any = OneByOne(rows, partial(clock.wait, 90.0))
+        batch.BatchRun(given, read_inputs(given), range(3), shown).compute(pool, 1)
     text = stream.getvalue()
     assert (
         "[1/3] a: complete, 2.0 s\n\r  items [##########....................] 1/3, about 3 min left"
@@ -360,18 +316,6 @@ class Steps(Heard):
         self.left.append(seconds)
 
 
-def test_a_run_tells_its_steps_and_the_time_left() -> None:
-    heard = Steps()
-    result = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", listener=heard, threads=1)
-    assert {what: found[-1] for what, found in heard.steps.items()} == {
-        "SCF integrals": (result.sizes.naux_scf, result.sizes.naux_scf),
-        "integrals": (result.sizes.naux, result.sizes.naux),
-        "pairs": (15, 15),
-    }
-    assert len(heard.left) > result.reference.cycles
-    assert all(seconds is None or 0 <= seconds < 60 for seconds in heard.left)
-
-
 @pytest.mark.parametrize(
     ("compute", "how", "what"),
     [
@@ -385,10 +329,16 @@ def test_a_run_tells_its_steps_and_the_time_left() -> None:
     ],
 )
 def test_steps_are_counted_to_their_end(compute: Any, how: dict[str, Any], what: str) -> None:
-    """Steps count from 1; a refined quadrature starts again."""
+    """Steps count from 1; a refined quadrature starts again. The time left is told throughout."""
     heard = Steps()
-    compute(MOLECULES["methylene"], "sto-3g", listener=heard, threads=1, **how)
-    assert {"SCF integrals", "integrals", what} <= set(heard.steps)
+    result = compute(MOLECULES["methylene"], "sto-3g", listener=heard, threads=1, **how)
+    if compute is dfmp2.gradient:
+        result = result.result
+    sizes = result.sizes
+    assert heard.steps["SCF integrals"][-1] == (sizes.naux_scf, sizes.naux_scf)
+    assert heard.steps["integrals"][-1] == (sizes.naux, sizes.naux)
+    assert len(heard.left) > result.reference.cycles
+    assert all(seconds is None or 0 <= seconds < 60 for seconds in heard.left)
     numbers = heard.steps[what]
     ends = [k + 1 for k, (done, total) in enumerate(numbers) if done == total]
     assert ends[-1] == len(numbers)

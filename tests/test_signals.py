@@ -30,7 +30,6 @@ from tests.conftest import (
     PATIENCE,
     Runner,
     listing,
-    run_command,
     run_here,
     succeed,
     wait_until,
@@ -90,26 +89,18 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
     return err
 
 
-@pytest.mark.parametrize(
-    ("number", "words", "options"),
-    [
-        pytest.param(signal.SIGTERM, "  SCF   2 ", (), marks=pytest.mark.slow),
-        (signal.SIGINT, "pair energies", LOOSE),
-    ],
-)
-def test_stopped_in_a_stage(
-    number: signal.Signals, words: str, options: tuple[str, ...], call: Runner, folder: Path
-) -> None:
+@pytest.mark.slow
+def test_stopped_in_a_stage(call: Runner, folder: Path) -> None:
     """The result to be replaced stays, and the last line is also that of the log."""
     succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
     before = listing(folder)
     more = ("--overwrite", "--log", f"{folder}.log")
-    with start("run", *LONG, *options, *more, cwd=folder) as process:
-        wait_for(process, words)
-        process.send_signal(number)
-        stopped(process, number)
+    with start("run", *LONG, *LOOSE, *more, cwd=folder) as process:
+        wait_for(process, "pair energies")
+        process.send_signal(signal.SIGINT)
+        stopped(process, signal.SIGINT)
     assert listing(folder) == before
-    assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[number]
+    assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[signal.SIGINT]
 
 
 def unread(pipe: IO[str] | None) -> int:
@@ -132,32 +123,6 @@ def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
     assert listing(folder) == before
 
 
-@pytest.mark.slow
-def test_any_moment(folder: Path) -> None:
-    """From the first line to the last: stopped, or finished with a whole file; nothing in
-    between."""
-    for step in range(4):
-        number = list(CODES)[step % 2]
-        with start(
-            "run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "x.h5", cwd=folder
-        ) as process:
-            wait_for(process, "H2O, charge 0")
-            time.sleep(0.2 * step)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=PATIENCE)
-        assert "Traceback" not in err and "Exception ignored" not in err, err
-        if process.returncode == 0:
-            assert "dfmp2 finished" in out
-            (folder / "x.h5").unlink()
-        else:
-            assert (
-                process.returncode == CODES[number]
-                and err.splitlines()[-1] == LINES[number]
-                and out == ""
-            )
-        assert not (folder / "x.h5").exists() and not list(folder.glob(".*"))
-
-
 # --- with a checkpoint on disk --------------------------------------------------------------------
 
 GLYCINE = (
@@ -173,53 +138,23 @@ GLYCINE = (
 SAVED = "x.h5.checkpoint holds what was done; repeat the command to continue"
 
 
-def saved(folder: Path) -> subprocess.Popen[str]:
-    """A run that has just saved its first checkpoint."""
-    process = start(*GLYCINE, cwd=folder, every="0")
-    wait_until(lambda: (folder / "x.h5.checkpoint").exists() or process.poll() is not None)
-    assert process.poll() is None
-    return process
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("whole")
-    succeed(run_here(*GLYCINE, cwd=folder))
-    return numbers(folder / "x.h5")
-
-
-@pytest.mark.parametrize(
-    ("number", "pause"),
-    [(signal.SIGINT, 0.05), pytest.param(signal.SIGTERM, 0.0, marks=pytest.mark.slow)],
-)
-def test_what_is_done_is_saved(
-    number: signal.Signals, pause: float, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    process = saved(tmp_path)
-    time.sleep(pause)
-    process.send_signal(number)
+def test_what_is_done_is_saved(tmp_path: Path) -> None:
+    """After the first checkpoint: the run stops at the next safe point, and is resumed to the
+    numbers of one that was never stopped."""
+    process = start(*GLYCINE, cwd=tmp_path, every="0")
+    wait_until(lambda: (tmp_path / "x.h5.checkpoint").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
     begun = time.monotonic()
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75 and time.monotonic() - begun < SECONDS
     assert out == "" and "Traceback" not in err
-    assert err.splitlines()[-1] == f"{LINES[number].partition(': nothing')[0]}: {SAVED}"
+    assert err.splitlines()[-1] == f"dfmp2: interrupted (Ctrl-C): {SAVED}"
     assert list(listing(tmp_path)) == ["x.h5.checkpoint"]
-    succeed(run_command(*GLYCINE, "--resume", cwd=tmp_path, env={EACH: "0"}))
-    assert list(listing(tmp_path)) == ["x.h5"] and close(numbers(tmp_path / "x.h5"), whole)
-
-
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    process = saved(tmp_path)
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    begun = time.monotonic()
-    out, err = process.communicate(timeout=PATIENCE)
-    assert time.monotonic() - begun < SECONDS and out == "" and "Traceback" not in err
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == (
-        "dfmp2: stopped at once by a second signal: x.h5.checkpoint holds what was saved before"
-    )
-    assert list(listing(tmp_path)) == ["x.h5.checkpoint"]
+    assert succeed(run_here(*GLYCINE, "--resume", cwd=tmp_path)).went_on
+    assert list(listing(tmp_path)) == ["x.h5"]
+    resumed = numbers(tmp_path / "x.h5")
+    succeed(run_here(*GLYCINE, "--overwrite", cwd=tmp_path))
+    assert close(resumed, numbers(tmp_path / "x.h5"))
 
 
 @pytest.fixture
@@ -289,6 +224,17 @@ def test_an_iteration_that_takes_too_long_is_not_waited_for(
         time.sleep(PATIENCE)
     assert 0.15 < time.monotonic() - begun < SECONDS
     assert signals.received() == (f"terminated (SIGTERM): {SAVED}", 75)
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_second_signal_does_not_wait() -> None:
+    signals.finish_first(Slow())
+    os.kill(os.getpid(), signal.SIGTERM)
+    signals.check_signals()  # nothing is raised yet
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    said = "stopped at once by a second signal: x.h5.checkpoint holds what was saved before"
+    assert signals.received() == (said, 130)
 
 
 class Run(Slow):
@@ -426,8 +372,8 @@ def stop(call: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[]
 def test_dropped_in_a_finaliser_it_is_raised_again(
     stop: Callable[[Callable[[], object]], Runner], folder: Path
 ) -> None:
-    """`__del__` swallows exceptions; the next event of the run raises it again, without a
-    traceback."""
+    """`__del__` swallows exceptions; the next event of the run raises it again, without a traceback.
+    The result to be replaced stays, and the last line is also that of the log."""
 
     class Grave:
         def __del__(self) -> None:
@@ -435,10 +381,24 @@ def test_dropped_in_a_finaliser_it_is_raised_again(
             for _ in range(1000):  # the handler runs here
                 pass
 
+    (folder / "x.h5").write_text("old")
     before = listing(folder)
-    done = stop(Grave)("run", "h2.xyz", "--basis", "sto-3g")
+    arguments = ("--output", "x.h5", "--overwrite", "--log", f"{folder}.log")
+    done = stop(Grave)("run", "h2.xyz", "--basis", "sto-3g", *arguments)
     assert (done.code, done.message) == (75, LINES[signal.SIGTERM])
     assert "Exception ignored" not in done.err and listing(folder) == before
+    assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[signal.SIGTERM]
+
+
+def test_ctrl_c_is_the_last_line_of_the_log(
+    stop: Callable[[Callable[[], object]], Runner], folder: Path
+) -> None:
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    done = stop(interrupted)("run", "h2.xyz", "--basis", "sto-3g", "--log", f"{folder}.log")
+    assert (done.code, done.message) == (130, LINES[signal.SIGINT])
+    assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[signal.SIGINT]
 
 
 @pytest.mark.parametrize("disguise", [RuntimeError, ImportError, SystemError, InputError])

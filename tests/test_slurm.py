@@ -11,13 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
-from tests.test_batch import HEAD, chain, items, start
+from tests.test_batch import HEAD, items
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
 HOSTILE = f'{ODD} "x"'  # allowed everywhere else
@@ -249,16 +248,3 @@ def test_cores_of_the_allocated_chips(call: Runner, manifest: Path, tmp_path: Pa
     assert f"DFMP2_NEFF_CACHE=/c/{HOSTILE}\n" in node.read("environment")
     code, said = node.finish(node.launch(wait=False))
     assert code == 6 and "no Trainium chip" in said
-
-
-def test_two_sigterm_at_once_are_one_request(folder: Path) -> None:
-    """A scheduler signals script and children, the script passes it on: dfmp2 still saves and ends
-    with 75."""
-    (folder / "chain.xyz").write_text(chain(5))
-    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
-    wait_until(lambda: list((folder / "out").glob(".chain.lock")))
-    running.send_signal(signal.SIGTERM)
-    time.sleep(0.05)
-    running.send_signal(signal.SIGTERM)
-    _, err = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 75, err

@@ -92,10 +92,15 @@ def batch_plan(
     refused = sum(bool(row["error"]) for row in outlook["items"])
     if refused:
         remark += f"; {refused} will be refused"
+    extremes = ""
+    if shards > 1:
+        extremes = (
+            f", the longest shard {duration(max(loads))}, the shortest {duration(min(loads))}"
+        )
     conclude(
         f"{counted_text(outlook['total'], 'item')} in {counted_text(shards, 'shard')}: "
-        f"{duration(sum(loads))} in all, the longest shard {duration(max(loads))}, the shortest "
-        f"{duration(min(loads))}, with {format_bytes(share.memory)} for each worker{remark}"
+        f"{duration(sum(loads))} in all{extremes}, with {format_bytes(share.memory)} for each "
+        f"worker{remark}"
     )
 
 

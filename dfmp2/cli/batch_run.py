@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.console import Console, conclude, open_log, styled
+from dfmp2.cli.console import Console, conclude, open_log, require_log, styled
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import ALL as EVERY_OPTION
 from dfmp2.cli.options import (
@@ -196,15 +196,18 @@ def batch_run(
     part = division.part()
     for number, file in enumerate(source.sources, start=1):
         require_distinct({f"FILE {number}": file, "--log": log})
+    if log is not None:
+        require_log(log)
     signals = Signals()
     with (
-        open_log(log) or nullcontext() as log_file,
-        Console(quiet=quiet or as_json, log=log_file) as console,
+        ExitStack() as log_files,
+        Console(quiet=quiet or as_json, log=None) as console,
         _opened_batch(source, division, part, options, copy_every, console) as opened,
     ):
         batch, _, own_list = opened
         if log is not None:
             require_no_file_of(batch, "--log", log)
+            console.log_to(log_files.enter_context(open_log(log)))
         if warm_up:
             return _compile_programs(batch, signals)
         run = _make_run(opened, division, part, options, console)

@@ -103,6 +103,10 @@ class Console(Listener):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def log_to(self, log: TextIO) -> None:
+        """Also append every line from now on to a file."""
+        self._log = log
+
     def close(self) -> None:
         """Remove progress from the screen."""
         self._over.set()
@@ -364,16 +368,14 @@ def _show(text: str, *, nl: bool = True) -> None:
         click.echo(text, err=True, nl=nl)
 
 
-def open_log(path: str | None) -> TextIO | None:
-    """Open a log file for appending.
+def require_log(path: str) -> None:
+    """Raise for a log file to which nothing can be appended; it is not made.
 
     Raises
     ------
     InputError : its folder does not exist, or it is a folder or holds something else than text
-    ResourceError : the log cannot be written
+    ResourceError : it is protected, or cannot be read
     """
-    if path is None:
-        return None
     file = Path(path)
     try:
         if not file.parent.is_dir() or file.is_dir():
@@ -386,8 +388,24 @@ def open_log(path: str | None) -> TextIO | None:
                         f"--log {path}: holds no text, so nothing is appended to it: name another "
                         "file"
                     )
-        return open(file, "a", encoding="utf-8")
     except OSError as error:
-        raise ResourceError(
-            f"--log {path}: cannot be written ({error.strerror}): choose another file"
-        ) from error
+        raise _unwritable_log(path, error) from error
+
+
+def open_log(path: str) -> TextIO:
+    """Open a log file for appending.
+
+    Raises
+    ------
+    InputError : it is no place for a log (`require_log`)
+    ResourceError : the log cannot be written
+    """
+    require_log(path)
+    try:
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable_log(path, error) from error
+
+
+def _unwritable_log(path: str, error: OSError) -> ResourceError:
+    return ResourceError(f"--log {path}: cannot be written ({error.strerror}): choose another file")

@@ -231,7 +231,9 @@ def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
 
     `several` is for a study, whose single runs are shown only with --verbose.
     """
-    log = open_log(display.log)
+    log = None
+    if display.log is not None:
+        log = open_log(display.log)
     console = Console(
         quiet=display.quiet,
         log=log,

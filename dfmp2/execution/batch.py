@@ -155,7 +155,7 @@ class BatchRun:
         known = read_index(self.batch, self.shard)
         rows = look([self.inputs[place] for place in self.mine], known)
         self.rows = dict(zip(self.mine, rows, strict=True))
-        self._changed = [row for row in rows if known.get(row.name) != row]
+        self._indexed = known
         return [place for place in self.mine if self.rows[place].status != "complete"]
 
     @cached_property
@@ -192,7 +192,7 @@ class BatchRun:
         """
         self.complete_before = len(self.mine) - len(self.left)
         with closing(IndexWriter(self.batch.output, self.shard)) as self._index:
-            self._add_to_index(self._changed)
+            self._add_to_index(self.rows.values())
             self._compute(pool, workers)
 
     def _compute(self, pool: Pool, workers: int) -> None:
@@ -211,12 +211,15 @@ class BatchRun:
                 self._add_to_index([self.rows[place]])
 
     def _add_to_index(self, rows: Iterable[ItemStatus]) -> None:
-        """Add rows to the index; a failure is only reported, since results do not depend on the
-        index."""
+        """Add rows to the index that it does not hold yet; a failure is only reported, since results
+        do not depend on the index."""
+        new = [row for row in rows if self._indexed.get(row.name) != row]
         try:
-            self._index.append(index_rows(rows))
+            self._index.append(index_rows(new))
         except ResourceError as error:
             self.listener.stage(str(error))
+            return
+        self._indexed.update({row.name: row for row in new})
 
     def unwritable(self, blocked: ItemStatus) -> ResourceError:
         """The error for an output folder that can no longer be written, with advice."""
@@ -233,7 +236,8 @@ class BatchRun:
         """Decide the order in which items are computed."""
         for place in left:
             row = self.rows[place]
-            if row.remark and row.status != "running" and self.inputs[place].fingerprint:
+            refused = isinstance(self.inputs[place].molecule, InputError)
+            if row.remark and row.status != "running" and not refused:
                 self.listener.stage(f"{row.name}: {row.remark}: it is computed again")
         self._cost = sum(self._works[place].cost for place in left)
         for piece in reversed(
