@@ -985,6 +985,7 @@ def test_the_fitting_error_of_one_atom_is_measured(
     assert share.kind == "measured" and share.error is not None
     assert abs(error - share.error) < share.value - abs(share.error) + 1e-9
     assert share.value < 1.6 * abs(error)
+    assert fitted.scf_fitting_estimate == share.error
 
 
 @pytest.mark.usefixtures("coarse_grid_error")
