@@ -114,9 +114,7 @@ def combined(
             continue
         if key == "basis_set":
             shares = basis_set
-        elif fitting and measured:
-            shares = _of_measured(budgets, key, 0), _of_measured(budgets, key, 1)
-        elif fitting and cancelling < 1.0:
+        elif fitting and (measured or cancelling < 1.0):
             shares = _cancelled(parts, budgets, key, cancelling)
         else:
             shares = _added(budgets, key, 0), _added(budgets, key, 1)
@@ -210,20 +208,25 @@ def _cancelled(
 
 
 def _of_measured(budgets: Budgets, key: str, which: int) -> Share | None:
-    """The measured errors of all runs with their signs, uncertainties added; None unless each run
-    has measured its own or has none."""
+    """The measured errors of the runs with their signs, uncertainties added; None if no run has
+    measured its own, or one that fits has not."""
     errors, uncertainties = [], []
+    measured = False
     for weights, sources in budgets:
         share = (sources[key].scf, sources[key].correlation)[which]
         if share is None or share.value is None:
             return None
         error = share.error
-        if share.value == 0.0:  # nothing is fitted
+        if error is not None:
+            measured = True
+        elif share.value == 0.0:  # nothing is fitted
             error = 0.0
-        if error is None:
+        else:
             return None
         errors.append(weights[which] * error)
         uncertainties.append(abs(weights[which]) * (share.value - abs(error)))
+    if not measured:
+        return None
     error, uncertainty = math.fsum(errors), math.fsum(uncertainties)
     runs = counted_text(len(errors), "run")
     how = f"four-centre integrals in {runs}: {error:+.1e} Eh within {uncertainty:.1e} Eh"
