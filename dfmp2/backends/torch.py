@@ -208,8 +208,8 @@ class TorchBackend(Device[DeviceOperand]):
             return self.operand(self.upload(b, dtype), eps_occ, eps_vir, precision)
         if least > room:
             raise ResourceError(
-                f"{self.name}: {rows} of {len(b)} occupied orbitals of the fitted integrals need "
-                f"{least} bytes of device memory and {room} are usable: use ",
+                f"{self.name}: blocks of the fitted integrals need {least} bytes of device memory "
+                f"and {room} are usable: use ",
                 Option("backend", "cpu"),
                 " or a larger device",
             )
@@ -422,10 +422,8 @@ class TorchBackend(Device[DeviceOperand]):
             return self.transfers.up(b, dtype)
         except self._torch.cuda.OutOfMemoryError as error:
             raise ResourceError(
-                (
-                    f"{self.name}: the fitted integrals need {b.size * dtype.itemsize} bytes of "
-                    f"device memory and {self.limits.memory} are usable: use "
-                ),
+                f"{self.name}: the device has no room for {b.size * dtype.itemsize} bytes of fitted "
+                "integrals: use ",
                 Option("backend", "cpu"),
                 ", or ",
                 Option("frozen_core"),

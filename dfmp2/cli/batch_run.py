@@ -321,7 +321,9 @@ def _announce(
 def require_no_file_of(batch: Batch, option: str, path: str | Path) -> None:
     """Raise if an option names the manifest, or a file that an item reads or makes, as a file to be
     written."""
-    require_distinct({"manifest": batch.source or None, option: path})
+    from dfmp2.execution.manifest import LEFT_MANIFEST
+
+    require_distinct({"manifest": batch.source or batch.output / LEFT_MANIFEST, option: path})
     for item in batch.items:
         files = {"molecule": item.path, "result": item.target}
         files |= {name: item.given[name] for name in READ_BY_ITEMS if name in item.given}

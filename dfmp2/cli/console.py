@@ -369,7 +369,7 @@ def _show(text: str, *, nl: bool = True) -> None:
 
 
 def require_log(path: str) -> None:
-    """Raise for a log file to which nothing can be appended; it is not made.
+    """Raise for a file to which no log can be appended, without creating it.
 
     Raises
     ------
@@ -397,7 +397,7 @@ def open_log(path: str) -> TextIO:
 
     Raises
     ------
-    InputError : it is no place for a log (`require_log`)
+    InputError : as from `require_log`
     ResourceError : the log cannot be written
     """
     require_log(path)

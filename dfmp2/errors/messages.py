@@ -21,7 +21,6 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 SAFE = re.compile(r"[\w.,:;/+@%=\[\]~*'-]+")  # values that a shell reads as one word, more or less
-LONGEST = 400  # characters of a value that are shown
 NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -100,7 +99,7 @@ class CommandLineWords:
 
     def option(self, option: Option) -> str:
         """The option and its value."""
-        value = shortened(plain(option.value))
+        value = plain(option.value)
         if value is NOT_GIVEN or value is True:
             return option.of_shell
         if isinstance(value, str) and not SAFE.fullmatch(value):
@@ -251,13 +250,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def shortened(value: Any) -> Any:
-    """The beginning of a text that is too long for a message, anything else unchanged."""
-    if isinstance(value, str) and len(value) > LONGEST:
-        return f"{value[:LONGEST]}..."
-    return value
-
-
 def _to_json(part: Part) -> Any:
     """A part of a message as JSON, which `_part` reads back."""
     if isinstance(part, Command):
@@ -310,7 +302,7 @@ def _written(parts: tuple[Part, ...], words: Words) -> str:
 
 def _literal(value: Any, true: str = "True", false: str = "False") -> str:
     """A value as written in a program, with texts in quotation marks."""
-    value = shortened(plain(value))
+    value = plain(value)
     if isinstance(value, bool):
         return true if value else false
     if isinstance(value, Placeholder | int | float):

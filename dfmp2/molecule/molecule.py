@@ -74,10 +74,10 @@ class Molecule:
         object.__setattr__(self, "charge", _whole("charge", self.charge))
         object.__setattr__(self, "multiplicity", _whole("multiplicity", self.multiplicity))
         if abs(self.charge) > MAX_CHARGE:
-            given = "of more than 20 digits"
+            charge = "of more than 20 digits"
             if abs(self.charge) < 10**20:
-                given = str(self.charge)
-            raise InputError(f"charge {given}: expected at most {MAX_CHARGE} e of either sign")
+                charge = str(self.charge)
+            raise InputError(f"charge {charge}: expected at most {MAX_CHARGE} e of either sign")
         if self.multiplicity < 1:
             raise InputError(
                 f"multiplicity {self.multiplicity}: expected 2S + 1, so 1 (singlet) or more"

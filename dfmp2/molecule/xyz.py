@@ -54,7 +54,7 @@ UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
 _UNIT = re.compile(  # units=bohr; coordinates in a.u.
     r"(?<![\w-])(?<!energy )(?:units?|coord(?:inate)?s?|geometry|positions?)\s*[:=]?\s*"
     r"(?:(?:are|is|given|in)\s+)*[\"'(\[]*(?:(?P<bohr>bohrs?|a\.u\.|(?<=units[=:])au|(?<=units[=:][ ])au"
-    r"|atomic[ _]units)|(?P<angstrom>angstroms?|ang))(?![\w/])",
+    r"|atomic[ _]units)|(?P<angstrom>angstroms?|ang))(?![\w/])[\"')\]]?",
     re.ASCII | re.IGNORECASE,
 )
 

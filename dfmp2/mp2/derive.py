@@ -273,7 +273,7 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
     if name == "reference":
         called.add(result.reference.kind)
     if name == "precision":
-        called = {result.precision}
+        called.add(result.precision)
     if str(value).strip().lower() not in called:
         raise InputError(option, f" cannot be derived: {REFUSED[name]}. Run it with ", option)
 

@@ -208,8 +208,8 @@ def _cancelled(
 
 
 def _of_measured(budgets: Budgets, key: str, which: int) -> Share | None:
-    """The measured errors of the runs with their signs, uncertainties added; None if no run has
-    measured its own, or one that fits has not."""
+    """The measured errors of the runs with their signs, uncertainties added; None if no run, or not
+    every run that fits its integrals, has measured its error."""
     errors, uncertainties = [], []
     measured = False
     for weights, sources in budgets:

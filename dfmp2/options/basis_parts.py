@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dfmp2.errors import InputError, Option
-from dfmp2.errors.messages import shortened
 
 FILE_ENDINGS = (".gbs", ".gbf", ".g94", ".nw", ".nwchem", ".bas", ".basis", ".dat", ".txt")
+LONGEST = 400  # characters of a text that a message shows
 LARGEST_FILE = 50 * 10**6  # bytes; all elements of the largest published set take 2 MB
 BETWEEN_PARTS = re.compile(r",(?![^()]*\))")  # a comma outside parentheses, unlike in 6-31G(d,p)
 NUMBER = re.compile("[0-9]{1,9}")  # of an atom; Unicode has other digits
@@ -86,35 +86,41 @@ def parse_parts(text: str) -> BasisParts:
         no atom's
     """
     default, special = "", dict[str, str]()
+    option = Option("basis", _shortened(text))
     for piece in [piece.strip() for piece in BETWEEN_PARTS.split(text)]:
         key, equals, value = (part.strip() for part in piece.partition("="))
         if not piece or (equals and not (key and value)):
             raise InputError(
-                Option("basis", text),
-                f": part {shortened(piece)!r} is empty: expected parts as in {EXAMPLE}",
+                option,
+                f": part {_shortened(piece)!r} is empty: expected parts as in {EXAMPLE}",
             )
         if equals:
             if key.isdigit() and not NUMBER.fullmatch(key):
                 raise InputError(
-                    Option("basis", text),
+                    option,
                     f": {key[:20]} is no number of an atom: expected parts as in {EXAMPLE}",
                 )
             if key.isdigit():
                 key = str(int(key))
             if key.lower() in (known.lower() for known in special):
-                raise InputError(
-                    Option("basis", text), f": {shortened(key)} is given twice: leave one out"
-                )
+                raise InputError(option, f": {_shortened(key)} is given twice: leave one out")
             special[key] = value
             continue
         if default:
             raise InputError(
-                Option("basis", text),
-                f": {shortened(default)} and {shortened(piece)} are both for all atoms: say which "
+                option,
+                f": {_shortened(default)} and {_shortened(piece)} are both for all atoms: say which "
                 f"element or atom one of them is for, as in {EXAMPLE}",
             )
         default = piece
     return BasisParts(default, special)
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a text that is too long for a message."""
+    if len(text) > LONGEST:
+        return f"{text[:LONGEST]}..."
+    return text
 
 
 def is_file(value: str) -> bool:

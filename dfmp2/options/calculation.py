@@ -194,11 +194,6 @@ class Options:
     )
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
 
-    def __new__(cls, *_values: Any, **named: Any) -> Options:
-        """Options that `__init__` fills in, after unknown names are refused."""
-        require_known_option(named, [option.name for option in fields(cls)])
-        return object.__new__(cls)
-
     def __post_init__(self) -> None:
         for option in fields(Options):
             self._set(option.name, plain(getattr(self, option.name)))

@@ -441,7 +441,9 @@ def molecule_section(result: Calculated) -> Section:
         for k, (label, place) in enumerate(places, start=1)
     ]
     more = molecule.natom - len(rows)
-    caption = f"Geometry, angstrom{f'; {more} more atoms are in the result file' if more else ''}"
+    caption = "Geometry, angstrom"
+    if more:
+        caption = f"{caption}; the result file has {counted_text(more, 'more atom')}"
     figure = Figure(
         partial(draw_molecule, molecule),
         "Turned to show the longest axis; sticks join atoms nearer than 1.25 times the sum of "
