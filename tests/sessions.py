@@ -7,8 +7,9 @@ that they printed and wrote. A session is a text file in `tests/data/sessions`:
         ...
     $ dfmp2 run h2o.xyz --basis sto-3g -o a.h5
         what the command printed
-    >>> dfmp2.read("a.h5").total_energy
-        what the expression is
+    >>> a = dfmp2.read("a.h5")
+    ... a.total_energy
+        what the expression is; lines after `...` go on as in Python's own prompt
 
 `# slow: ...`, also before a tolerance, marks a session that only `scripts/check --all` runs. Lines
 that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a command
@@ -52,6 +53,7 @@ from tests.report_page import parse
 
 STORED = Path(__file__).parent / "data" / "sessions"
 INDENT = "    "
+PROMPT, GOES_ON = ">>> ", "... "
 SESSION = "<session>"  # file of the Python lines, in which their warnings arise
 LONGEST = 60  # lines of a file that are shown; of a longer one, sums
 RELATIVE = 1e-6
@@ -337,11 +339,14 @@ def _plain(value: Any) -> Any:
 
 
 def steps(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The steps of a session: each line that is not indented, with the lines below it."""
+    """The steps of a session: each line that is not indented, with those that go on with it, and
+    the lines below it."""
     head, below = "", list[str]()
     for line in text.splitlines():
         if line.startswith(INDENT):
             below.append(line.removeprefix(INDENT))
+        elif line.startswith(GOES_ON):
+            head = f"{head}\n{line}"
         else:
             if head:
                 yield head, below
@@ -373,11 +378,12 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
         elif head.startswith("$ "):
             with serving(PYTHON):  # so that the command has to choose its own words
                 now = of_command(shlex.split(head.removeprefix("$ ")))
-        elif head.startswith(">>> "):
+        elif head.startswith(PROMPT):
             with pytest.MonkeyPatch.context() as patch, serving(PYTHON):
                 fix_host(patch)
                 work_here(patch)
-                now = of_expression(head.removeprefix(">>> "), names)
+                code = "\n".join(line[len(PROMPT) :] for line in head.splitlines())
+                now = of_expression(code, names)
         yield head, below, now
 
 
