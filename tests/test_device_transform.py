@@ -163,9 +163,9 @@ def test_rows_of_b_are_those_that_the_host_fits():
 
 def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
     options = Options(basis="sto-3g", threads=1, backend="nki-interpreter", transform="device")
-    target, whole = tmp_path / "x.h5", compute("nh2", options)
+    target = tmp_path / "x.h5"
     with recorded() as states:
-        assert compute("nh2", options, FileCheckpoint(target)) == whole
+        whole = compute("nh2", options, FileCheckpoint(target))
     middle = FileCheckpoint(target, states[len(states) // 2], in_batch=True)
     assert compute("nh2", options, middle) == whole
     with recorded_error(InputError):

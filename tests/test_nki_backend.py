@@ -78,17 +78,17 @@ def test_molecule_equals_pyscf(monkeypatch, name, basis, target):
 
 
 @pytest.mark.parametrize(
-    ("variant", "tile"),
+    ("variant", "nvir", "tile"),
     [
-        ("plain", Tile(0, 9, 0, 9, True)),
-        ("packed", Tile(3, 9, 1, 10, False)),
-        ("plain", Tile(8, 10, 0, 2, False)),
+        ("plain", 20, Tile(0, 9, 0, 9, True)),
+        ("packed", 160, Tile(3, 9, 1, 10, False)),
+        ("plain", 20, Tile(8, 10, 0, 2, False)),
     ],
 )
-def test_tiles_that_do_not_follow_the_blocks(monkeypatch, variant, tile):
+def test_tiles_that_do_not_follow_the_blocks(monkeypatch, variant, nvir, tile):
     """Of four, four and two orbitals."""
     monkeypatch.setattr(layout, "EDGE", 4)
-    space = fitted(10, 160, 30)
+    space = fitted(10, nvir, 30)
     backend = NkiBackend("nki-interpreter", InterpreterExecutor(), variant)
     operand = backend.put(*space, "mixed")
     terms = backend.pair_terms(operand, operand, tile)

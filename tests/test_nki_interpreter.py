@@ -1,5 +1,5 @@
-"""The interpreter: numbers the engines must return, views, hardware loops, and traces of
-kernels."""
+"""The interpreter: numbers the engines must return, views, hardware loops. Traces of kernels are in
+the session `kernel-files`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dfmp2.errors import KernelError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, drop_bits
-from dfmp2.trainium.interpreter.memory import Core, Tensor, Trace, whole
-from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
+from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
+from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.interpreter.signatures import REGIONS
 from tests.recorded import recorded_error
 
@@ -89,18 +89,12 @@ CHAIN = """(a, column):
 """
 
 
-def traced(
-    tmp_path, text: str, arguments: dict[str, object], **settings: object
-) -> tuple[np.ndarray, Trace]:
-    """Output and trace of a kernel, given from its parameters on."""
+def run(tmp_path, text: str, arguments: dict[str, object], **settings: object) -> np.ndarray:
+    """Output of a kernel, given from its parameters on."""
     path = tmp_path / "kernel.py"
     path.write_text(HEAD + text)
-    (out,), trace = run_kernel(str(path), "kernel", arguments, Settings(**settings))
-    return out, trace
-
-
-def run(tmp_path, text: str, arguments: dict[str, object], **settings: object) -> np.ndarray:
-    return traced(tmp_path, text, arguments, **settings)[0]
+    (out,), _ = run_kernel(str(path), "kernel", arguments, Settings(**settings))
+    return out
 
 
 def product(tmp_path, a, b, dtype16="", times=1, **settings):
@@ -317,90 +311,3 @@ def test_access_patterns_follow_the_formula(counts, steps, offset):
     grid = np.indices([count for _, count in pattern])
     expected = offset + sum(step * index for (step, _), index in zip(pattern, grid, strict=True))
     np.testing.assert_array_equal(view.values(), values.reshape(-1)[expected])
-
-
-TRACED = """(b3, small):
-    out = new((128, 4), nl.float32, nl.shared_hbm)
-    part = new((128, 3, 100))
-    full = new((128, 3, 256))
-    sums = new((128, 4))
-    half = new((128, 16), nl.bfloat16)
-    nisa.dma_copy(dst=part, src=b3[128:256, :, 64:164])
-    nisa.dma_copy(dst=full, src=b3[0:128, :, :])
-    nisa.dma_copy(dst=half, src=small)
-    x = new((128, 100), nl.float32, nl.psum)
-    for k in range(3):
-        nisa.nc_matmul(dst=x, stationary=full[:, k, 128:256], moving=part[:, k, :], accumulate=k > 0)
-    y = nl.ndarray((128, 100), nl.float32)
-    nisa.activation(dst=y, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce,
-                    reduce_res=sums[:, 0:1])
-    nisa.tensor_tensor(dst=y, data1=y, data2=x, op=nl.multiply)
-    nisa.tensor_copy(dst=sums[:, 1:4], src=y[:, 0:12:4])
-    nisa.tensor_copy(dst=sums[:, 1:4], src=half[:, 0:9:3])
-    nisa.memset(dst=sums[0:64, 1:3], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=out, src=sums)
-    return out
-"""
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["arithmetic", "counts only"])
-def trace(request, tmp_path_factory) -> Trace:
-    values = {"b3": np.ones((256, 3, 256), np.float32), "small": np.ones((128, 16), np.float32)}
-    given = (
-        values if request.param else {name: Shape(value.shape) for name, value in values.items()}
-    )
-    return traced(tmp_path_factory.mktemp("trace"), TRACED, given, arithmetic=request.param)[1]
-
-
-def test_program_order(trace):
-    assert [i.name for i in trace.instructions] == [
-        *["dma_copy"] * 3,
-        *["nc_matmul"] * 3,
-        "activation",
-        "tensor_tensor",
-        "tensor_copy",
-        "tensor_copy",
-        "memset",
-        "dma_copy",
-    ]
-    assert [i.engine for i in trace.instructions[6:]] == [
-        "scalar",
-        "vector",
-        "vector",
-        "vector",
-        "gpsimd",
-        "dma",
-    ]
-
-
-def test_bytes_and_places_of_transfers(trace):
-    part, full, half = trace.instructions[:3]
-    assert (part.bytes, full.bytes) == (128 * 3 * 100 * 4, 128 * 3 * 256 * 4)
-    assert half.bytes == 128 * 16 * 4  # of the wider side
-    assert (part.reads, part.writes) == (("hbm",), ("sbuf",))
-
-
-def test_fields_of_compute_instructions(trace):
-    matmul, act, multiply, fill = (trace.instructions[n] for n in (4, 6, 7, 10))
-    assert (matmul.elements, matmul.one_zero, matmul.bytes) == (100, False, 0)
-    assert (matmul.reads, matmul.writes) == (("sbuf", "sbuf"), ("psum",))
-    assert (act.elements, act.writes) == (100, ("sbuf", "sbuf"))
-    assert multiply.reads == ("sbuf", "psum")
-    assert (fill.reads, fill.elements) == ((), 2)
-
-
-def test_live_ranges_end_with_the_last_use(trace):
-    alive = {a.tensor: (a.space, a.bytes, a.born, a.last_use) for a in trace.allocations}
-    assert alive == {
-        0: ("hbm", 256 * 768 * 4, 0, 1),
-        1: ("hbm", 128 * 16 * 4, 0, 2),
-        2: ("hbm", 128 * 4 * 4, 0, 11),
-        3: ("sbuf", 1200, 0, 5),
-        4: ("sbuf", 3072, 0, 5),
-        5: ("sbuf", 16, 0, 11),
-        6: ("sbuf", 32, 0, 9),
-        7: ("psum", 400, 3, 7),
-        8: ("sbuf", 400, 6, 8),
-    }
-    assert trace.sbuf_high_water == 1200 + 3072 + 16 + 32
-    assert trace.psum_high_water == 1

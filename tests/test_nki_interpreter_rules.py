@@ -1,7 +1,7 @@
 """For each documented rule, one small kernel that breaks just that rule, and its correction.
 
 Each row: rule, statements that break it, statements that do not, settings; helper functions are in
-the kernel file. A pair too long for one line takes two rows, the second without violation. `s`, `t`
+a file beside the kernel. A pair too long for one line takes two rows, the second without violation. `s`, `t`
 are SBUF tiles (128, 64) loaded from the inputs (values in 0.5..1.5), `u` an SBUF tile not yet
 written, `c` a column (128, 1) of ones, `x` a PSUM tile (64, 64) that holds s^T t, `y` a PSUM tile
 not yet written, `e` an SBUF identity (64, 64); `s64` and so on are first 64 rows, `t32` and so on
@@ -21,13 +21,12 @@ from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import ENUMERATIONS, INSTRUCTIONS, OPERATORS, REGIONS
 from tests.test_nki_lint import BODY, MODULE_LEVEL
 
-KERNEL = """\
+HELPERS = """\
 import nki
 import nki.isa as nisa
 import nki.language as nl
 
 HALF = ((64, 128), (1, 32))
-ROWS = ((64, 4), (1, 64))
 
 
 def part(x):
@@ -91,6 +90,15 @@ def sum_of(dst, data1, data2):
 
 def reduce(dst, data, axis):
     nisa.tensor_reduce(dst=dst, op=nl.add, data=data, axis=axis)
+"""
+KERNEL = """\
+import nki
+import nki.isa as nisa
+import nki.language as nl
+from helpers import (
+    HALF, part, new, psum, hbm, filled, move, copy, fill, product, act, summed, plus,
+    plus_summed, sum_of, reduce,
+)
 
 
 @nki.jit
@@ -195,8 +203,8 @@ CASES = [
     ("integer-index", "w = new((128, 2, 4))[:, 0, 3]", "w = new((8, 2, 4))[:, 1, :]"),
     (
         "access-pattern",
-        "w = new((128, 65536), nl.uint8); fill(w, 1)",
-        "w = new((128, 65535), nl.uint8); fill(w, 1)",
+        "w = new((1, 65536), nl.uint8); fill(w, 1)",
+        "w = new((1, 65535), nl.uint8); fill(w, 1)",
     ),
     ("access-pattern", "w = new((128, 2, 32768), nl.uint8); fill(w[:, :, 0:1], 1)", ""),
     ("access-pattern", "", "w = new((128, 2, 32767), nl.uint8); fill(w[:, :, 0:1], 1)"),
@@ -557,9 +565,17 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the helpers, which are parsed once for all kernels."""
+    made = tmp_path_factory.mktemp("kernels")
+    (made / "helpers.py").write_text(HELPERS)
+    return made
+
+
 def write(folder, body: str) -> tuple[str, int]:
-    """Path of a kernel file with `body`, and the first line of the body."""
-    path = folder / "kernel.py"
+    """Path of a new kernel file with `body`, and the first line of the body."""
+    path = folder / f"kernel{len(list(folder.iterdir()))}.py"
     text = KERNEL.format(body="\n".join("    " + line for line in (body or "pass").splitlines()))
     path.write_text(text)
     return str(path), KERNEL[: KERNEL.index("{body}")].count("\n") + 1
@@ -583,10 +599,10 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("rule", "bad", "good", "settings"), PARAMETERS)
 def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pass(
-    tmp_path, rule, bad, good, settings
+    folder, rule, bad, good, settings
 ):
     if bad:
-        path, first = write(tmp_path, bad)
+        path, first = write(folder, bad)
         with pytest.raises(Violation) as caught:
             run_kernel(path, "kernel", arguments(), settings)
         error = caught.value
@@ -595,15 +611,15 @@ def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pas
         assert error.allowed in str(error) and error.source in str(error)
         # The statement itself, or the call of the helper that contains it
         if error.place and rule != "output-unwritten":
-            line = int(re.findall(r"kernel\.py:(\d+)", error.place)[-1])
+            line = int(re.findall(r"kernel\d+\.py:(\d+)", error.place)[-1])
             assert first <= line < first + len(bad.splitlines())
     if good:
-        path, _ = write(tmp_path, good)
+        path, _ = write(folder, good)
         (out,), _ = run_kernel(path, "kernel", arguments(), settings)
         assert out.shape == (128, 64)
 
 
-def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
+def test_counts_only_finds_the_rules_that_need_no_data(folder):
     needs_data = {
         "activation-domain",
         "reciprocal-domain",
@@ -621,7 +637,7 @@ def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
     for rule, bad in first.items():
         if rule in needs_data:
             continue
-        path, _ = write(tmp_path, bad)
+        path, _ = write(folder, bad)
         with pytest.raises(Violation) as caught:
             run_kernel(path, "kernel", given, Settings(arithmetic=False))
         assert caught.value.rule == rule
@@ -688,22 +704,22 @@ INSTEAD = [  # refused statement, remedy, and its correction, which makes u
 @pytest.mark.parametrize(
     ("refused", "told", "written", "expected"), INSTEAD, ids=range(len(INSTEAD))
 )
-def test_a_remedy_is_named_and_computes_what_was_meant(tmp_path, refused, told, written, expected):
+def test_a_remedy_is_named_and_computes_what_was_meant(folder, refused, told, written, expected):
     given = arguments()
-    path, _ = write(tmp_path, refused)
+    path, _ = write(folder, refused)
     with pytest.raises(Violation) as caught:
         run_kernel(path, "kernel", given)
     assert told in caught.value.instead and str(caught.value).endswith(
         f"; instead: {caught.value.instead}"
     )
-    path, _ = write(tmp_path, f"{written}\nmove(out, u); return out")
+    path, _ = write(folder, f"{written}\nmove(out, u); return out")
     (found,), _ = run_kernel(path, "kernel", given)
     np.testing.assert_allclose(
         found, expected(*(given[name].astype(np.float64) for name in "ab")), rtol=3e-7
     )
 
 
-def test_documented_calls_compute_what_their_pages_say(tmp_path):
+def test_documented_calls_compute_what_their_pages_say(folder):
     """Transposes on both engines, other shapes, a product into the second bank, a transfer on
     chip."""
     given = arguments()
@@ -722,6 +738,6 @@ def test_documented_calls_compute_what_their_pages_say(tmp_path):
         "move(out, u); return out": lambda a, b: np.roll(a, 32, axis=1),
     }
     for body, expected in bodies.items():
-        path, _ = write(tmp_path, body)
+        path, _ = write(folder, body)
         (found,), _ = run_kernel(path, "kernel", given)
         np.testing.assert_allclose(found, expected(given["a"], given["b"]), rtol=1e-5)

@@ -12,7 +12,7 @@ import pytest
 from dfmp2.backends import registry
 from dfmp2.backends.base import Shape
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.trainium import entry
+from dfmp2.trainium import entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs import catalogue
@@ -36,8 +36,9 @@ def machine(bare):
     return bare.sound()
 
 
-def test_runs_launch_exactly_what_is_compiled_ahead():
+def test_runs_launch_exactly_what_is_compiled_ahead(monkeypatch):
     """Off-diagonal and diagonal blocks of either spin, and a short last block."""
+    monkeypatch.setattr(layout, "EDGE", 4)
     seen = set()
 
     class Recording(InterpreterExecutor):
@@ -46,7 +47,7 @@ def test_runs_launch_exactly_what_is_compiled_ahead():
             return np.zeros_like(super().launch(source, kernel, arguments))
 
     backend = NkiBackend("k", Recording(Settings(arithmetic=False)))
-    spins = Shape(35, 60, 30), Shape(8, 40, 30)
+    spins = Shape(11, 60, 30), Shape(2, 40, 30)
     pair_energies([backend.put(*fitted(*spin), "mixed") for spin in spins], backend)
     assert seen == set(programs(spins, "trn1"))
 

@@ -142,6 +142,7 @@ IMPORTS: dict[Any, str | None] = {}
 COMPILED: dict[Any, tuple[bytes, str]] = {}
 # Faults that are met when a program is launched.
 OF_A_DEVICE = (
+    "",
     "core-busy",
     "deaf-device",
     "hardware-fault",
@@ -155,12 +156,14 @@ OF_A_DEVICE = (
     "two-outputs",
     "wrong-numbers",
 )
+# What an import of the packages depends on, beside the site's files.
+OF_IMPORTS = ("PATH", "PYTHONPATH")
 
 
 def surroundings(folder: Path, variables: Iterable[tuple[str, str]]) -> tuple[Any, ...]:
-    """The site's files and the variables, without names of the folder, the test and a device's
-    fault."""
-    files = sorted((folder / "site").rglob("*.py"))
+    """The site's files, those of the user beside it, and the variables, without names of the
+    folder, the test and a device's fault."""
+    files = sorted([*(folder / "site").rglob("*.py"), *folder.glob("*.py")])
     contents = tuple(
         (str(file.relative_to(folder)), file.read_text().replace(str(folder), "FOLDER"))
         for file in files
@@ -180,7 +183,10 @@ def imported_once(folder: Path) -> Callable[..., str | None]:
     def ask(
         python: str, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]
     ) -> str | None:
-        case = (python, modules, surroundings(folder, variables))
+        known = [pair for pair in variables if pair[0] in OF_IMPORTS]
+        if ("STAND_IN_NKI", "broken-import") in variables:
+            known.append(("STAND_IN_NKI", "broken-import"))
+        case = (python, modules, surroundings(folder, known))
         if case not in IMPORTS:
             IMPORTS[case] = asked(python, modules, variables)
         return IMPORTS[case]
