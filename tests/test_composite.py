@@ -113,30 +113,27 @@ OH_HE = "O 0 0 0; H 0.3 0.1 0.92; He 1.1 -0.4 2.9"
 PSI4_OH_HE = {"cp_corrected": 2.33817666e-4, "uncorrected": -6.822815e-6}
 
 
-@pytest.fixture(scope="module")
-def oh_helium(tmp_path_factory):
-    """The study of OH with He, with its file."""
-    path = tmp_path_factory.mktemp("composite") / "oh-he.h5"
-    molecule = Molecule.from_string(OH_HE, multiplicity=2)
+def radical_and_helium(atoms, fragments, **how):
+    """The interaction energy of a radical and helium, the last atom, at the limit."""
+    molecule = Molecule.from_string(atoms, multiplicity=2)
     options = at_level(Options("cc-pv[dt]z", threads=1))
-    study = interaction_energy(
-        molecule, "1-2,3", options, multiplicities="2,1", keeper=Keeper(path)
-    )
-    return path, study
+    return interaction_energy(molecule, fragments, options, multiplicities="2,1", **how)
 
 
-def test_radical_at_the_limit_against_psi4(oh_helium):
-    _, study = oh_helium
+@pytest.mark.slow
+def test_radical_at_the_limit_against_psi4():
+    study = radical_and_helium(OH_HE, "1-2,3")
     for scheme, energy in PSI4_OH_HE.items():
         assert value(study, f"{scheme}_interaction_energy") == pytest.approx(
             energy, abs=PSI4_AGREES
         )
 
 
-def test_every_basis_is_stored_and_the_limit_is_theirs(oh_helium):
+def test_every_basis_is_stored_and_the_limit_is_theirs(tmp_path):
     """The SCF of the larger basis is the limit, as columns of the table have it; what is missing at
     the larger basis is the error that is stated."""
-    path, study = oh_helium
+    path = tmp_path / "x.h5"
+    study = radical_and_helium("H 0 0 0; He 0.3 0.2 2.4", "1,2", keeper=Keeper(path))
     stored = read_study(path)
     assert [part[2] for part in stored.settings["parts"]] == pytest.approx([-8 / 19, 27 / 19])
     smaller, larger, limit = stored.table["correlation_cp_corrected_interaction_energy"].values
@@ -345,16 +342,16 @@ def pyscf_ccsd_t(molecule, basis, frozen):
         verbose=0,
     )
     mean_field = scf.UHF(mole) if mole.spin else scf.RHF(mole)
-    mean_field = mean_field.density_fit(auxbasis=f"{basis}-jkfit")
+    mean_field = mean_field.density_fit(auxbasis="cc-pvdz-jkfit")
     mean_field.conv_tol = 1e-11
     mean_field.kernel()
     kind = cc.dfuccsd.UCCSD if mole.spin else cc.dfccsd.RCCSD
     solver = kind(mean_field, frozen=frozen)
-    solver.with_df = df.DF(mole, auxbasis=f"{basis}-ri")
+    solver.with_df = df.DF(mole, auxbasis="cc-pvdz-ri")
     solver.conv_tol = 1e-9
     solver.kernel()
     perturbed = (mp.dfump2.DFUMP2 if mole.spin else mp.dfmp2.DFMP2)(mean_field, frozen=frozen)
-    perturbed.with_df = df.DF(mole, auxbasis=f"{basis}-ri")
+    perturbed.with_df = df.DF(mole, auxbasis="cc-pvdz-ri")
     return (solver.e_corr, solver.ccsd_t(), perturbed.kernel()[0]), solver
 
 
@@ -369,35 +366,37 @@ FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4
 
 
 @pytest.mark.parametrize(
-    ("atoms", "charge", "multiplicity", "frozen_core", "psi4"),
+    ("atoms", "charge", "multiplicity", "frozen_core", "basis", "psi4"),
     [
-        ("B 0 0 0; H 0 0.2 1.2", 0, 1, 1, None),
-        ("H 0 0 0; H 0 0.1 0.75; H 0.2 0.3 2.3", 0, 2, 0, None),
-        pytest.param(WATER, 0, 1, 0, PSI4_WATER, marks=pytest.mark.slow),
-        pytest.param(WATER_CATION, 1, 2, 1, PSI4_CATION, marks=pytest.mark.slow),
+        ("B 0 0 0; H 0 0.2 1.2", 0, 1, 1, "6-31g", None),
+        ("H 0 0 0; H 0 0.1 0.75; H 0.2 0.3 1.7", 0, 2, 0, "6-31g", None),
+        pytest.param(WATER, 0, 1, 0, "cc-pvdz", PSI4_WATER, marks=pytest.mark.slow),
+        pytest.param(WATER_CATION, 1, 2, 1, "cc-pvdz", PSI4_CATION, marks=pytest.mark.slow),
     ],
     ids=["BH", "H3", "water", "water cation"],
 )
-def test_a_correction_is_that_of_pyscf(atoms, charge, multiplicity, frozen_core, psi4, tmp_path):
+def test_a_correction_is_that_of_pyscf(
+    atoms, charge, multiplicity, frozen_core, basis, psi4, tmp_path
+):
     """Stored with the diagnostics of a closed shell, and said with its source."""
     molecule = Molecule.from_string(atoms, charge=charge, multiplicity=multiplicity)
-    options = Options("cc-pvdz", frozen_core="auto" if frozen_core else "none", **TIGHT)
-    level = at_level(options, delta="CCSD(T)/cc-pvdz")
+    options = Options(basis, frozen_core="auto" if frozen_core else "none", **TIGHT)
+    level = at_level(options, delta=f"CCSD(T)/{basis}")
     begin = time.perf_counter()
     study = basis_set_limit(molecule, level, keeper=Keeper(tmp_path / "x.h5"), command="of a test")
     stored = read_study(tmp_path / "x.h5").runs
     assert {run.provenance.command for run in stored.values()} == {"of a test"}
     found = stored["delta-pyscf"].coupled_cluster
     assert 0 < found.seconds < time.perf_counter() - begin
-    (ccsd, triples, perturbed), solver = pyscf_ccsd_t(molecule, "cc-pvdz", frozen_core)
+    (ccsd, triples, perturbed), solver = pyscf_ccsd_t(molecule, basis, frozen_core)
     assert found.ccsd_correlation_energy == pytest.approx(ccsd, abs=2e-7)
     assert found.triples_energy == pytest.approx(triples, abs=2e-7)
     assert found.mp2_correlation_energy == pytest.approx(perturbed, abs=2e-7)
     correction = value(study, "delta_correction")
     assert correction == pytest.approx(ccsd + triples - perturbed, abs=2e-7)
-    total = study.runs["cc-pvdz"].total_energy + correction
+    total = study.runs[basis].total_energy + correction
     assert value(study, "composite_total_energy") == pytest.approx(total, abs=1e-12)
-    assert f"delta: CCSD(T) - MP2 in cc-pvdz, by {found.program}" in study.notes
+    assert f"delta: CCSD(T) - MP2 in {basis}, by {found.program}" in study.notes
     diagnostics = (found.t1_diagnostic, found.d1_diagnostic)
     if multiplicity == 1:
         expected = solver.get_t1_diagnostic(), solver.get_d1_diagnostic()

@@ -197,6 +197,7 @@ def descended(tmp_path_factory: pytest.TempPathFactory) -> Any:
     more = ("--max-steps", "12", "--resume", "--tolerance", "1e-6")
     with pytest.MonkeyPatch.context() as patch:
         asked = on_springs(patch, TOP)
+        patch.setattr("dfmp2.studies.keeper.REST", 1e9)  # the file is written at the end alone
         short = run_here(*command, "--max-steps", "11", cwd=folder)
         made = [len(asked)]
         done = run_here(*command, *more, cwd=folder)

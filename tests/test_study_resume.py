@@ -22,7 +22,7 @@ from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import Study, read_study
 from tests.awkward import read
 from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
-from tests.faults import EACH, Stopping, close, numbers
+from tests.faults import EACH, Stopping, close, finished_in_stops, numbers
 from tests.recorded import recorded_failure
 from tests.springs import on_springs
 from tests.test_signals import start, wait_for
@@ -33,7 +33,6 @@ SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", *BASIS)
 LINE = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS)
 H2 = read("", "H 0 0 0", "H 0 0 0.74")
 KINDS = {
-    "scan": SCAN,
     "interaction": ("interaction", "pair.xyz", "--fragments", "1-3,4-5", *BASIS),
     "cbs": ("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--threads", "1"),
 }
@@ -58,30 +57,16 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("kind", "every"),
-    [
-        pytest.param("interaction", 11, marks=pytest.mark.slow),
-        pytest.param("scan", 11, marks=pytest.mark.slow),
-        ("cbs", 5),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "every"), [("interaction", 11), ("cbs", 5)])
 def test_stopped_again_and_again(
     kind: str, every: int, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "pair.xyz").write_text(PAIR)
-    command = (*KINDS[kind], "--output", "x.h5", "--resume")
-    stops = 0
     monkeypatch.setenv(EACH, "1000")
-    with Stopping(every=every):
-        while (done := call(*command)).code == 75:
-            stops += 1
-            assert done.out == "" and (folder / "x.h5.checkpoint").exists() and stops < 60
-            assert not list(folder.glob(".*"))
-            runs = read_study("x.h5").runs if (folder / "x.h5").exists() else {}
-            assert ("finished runs are in x.h5" in done.message) == bool(runs)
-    succeed(done)
-    assert stops >= 2 and done.went_on
+    command = (*KINDS[kind], "--output", "x.h5", "--resume")
+    done, stops = finished_in_stops(call, *command, every=every)
+    assert stops >= 2 and succeed(done).went_on
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
     succeed(call(*KINDS[kind], "--output", "y.h5"))
     assert same(read_study("x.h5"), read_study("y.h5"))
@@ -94,7 +79,7 @@ def test_an_scf_that_starts_from_another_run_begins_there_again(
     never stopped within its SCF."""
     monkeypatch.setenv(EACH, "1000")
     ion = read("charge=1", "He 0 0 0", "H 0.3 0.5 0.72")
-    given: dict[str, Any] = {"basis": "6-31g", "threads": 1, "allow_gradient": True}
+    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "allow_gradient": True}
     add = FileCheckpoint.add_orbitals
 
     def stopped_in(run: str, file: str) -> dict[str, Any]:
@@ -102,7 +87,7 @@ def test_an_scf_that_starts_from_another_run_begins_there_again(
 
         def added(checkpoint: FileCheckpoint, *orbitals: Any) -> None:
             names.append(checkpoint.identity[RUN])
-            checkpoint.stop_asked = names.count(run) == 3
+            checkpoint.stop_asked = names.count(run) == 2
             add(checkpoint, *orbitals)
 
         monkeypatch.setattr(FileCheckpoint, "add_orbitals", added)
@@ -141,19 +126,30 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
 
 @pytest.mark.usefixtures("stopping")
 def test_the_same_command_goes_on(call: Runner, folder: Path) -> None:
-    """A scan stopped at its second point; another one is refused."""
+    """A scan stopped at its second point; another one is refused, unless it overwrites the file,
+    and then goes on by itself."""
     command = (*SCAN, "--output", "x.h5")
-    for _ in range(3):
-        assert call(*command).code == 75
+    while not (folder / "x.h5").exists():
+        stopped = call(*command)
+        assert stopped.code == 75 and stopped.out == "" and not list(folder.glob(".*"))
+        assert ("finished runs are in x.h5" in stopped.message) == (folder / "x.h5").exists()
     before = listing(folder)
-    kind = call("cbs", "h2o.xyz", "--basis", "cc-pv[dt]z", "--output", "x.h5")
+    kind = call("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--output", "x.h5")
     recorded_failure(kind, 3)
-    other = call(*SCAN[:-1], "2", "--output", "x.h5")
-    recorded_failure(other, 3)
+    other = (*SCAN[:-1], "2", "--output", "x.h5")
+    recorded_failure(call(*other), 3)
     assert listing(folder) == before
     done = finished_from_here(call, *command)
-    assert read_study("x.h5").complete and "other products" not in done.err
+    found = read_study("x.h5")
+    assert found.complete and "other products" not in done.err and done.went_on
+    assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
+    assert same(found, dfmp2.scan("h2o.xyz", "sto-3g", ("bond", "1,2", "0.9:1.0:2"), threads=1))
     recorded_failure(call(*command), 3)
+    other = (*other, "--overwrite")
+    while read_study("x.h5").complete:
+        assert call(*other).code == 75
+    finished_from_here(call, *other)
+    assert all(run.provenance.threads == 2 for run in read_study("x.h5").runs.values())
 
 
 def finished_from_here(call: Runner, *command: str) -> Finished:
@@ -165,19 +161,6 @@ def finished_from_here(call: Runner, *command: str) -> Finished:
         if done.code != 75:
             break
     return succeed(done)
-
-
-@pytest.mark.usefixtures("stopping")
-def test_overwrite_drops_another_study(call: Runner, folder: Path) -> None:
-    """But not one that was begun by the same command."""
-    for _ in range(3):
-        assert call(*SCAN, "--output", "x.h5").code == 75
-    assert list(read_study("x.h5").runs)
-    other = (*SCAN[:-1], "2", "--output", "x.h5", "--overwrite")
-    for _ in range(3):
-        assert call(*other).code == 75
-    finished_from_here(call, *other)
-    assert all(run.provenance.threads == 2 for run in read_study("x.h5").runs.values())
 
 
 def test_a_damaged_file_is_named_and_not_used(

@@ -177,24 +177,29 @@ def test_each_of_several_conditions_has_its_numbers_and_its_notes(water: Study) 
         assert row == {name: one.values[name].value for name in row}
 
 
-@pytest.mark.parametrize("state", ["1atm", "1bar", "1M"])
-def test_the_gas_of_a_reaction_is_that_of_its_conditions(
-    state: str, water_file: Path, bent_file: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("state", "pascal"),
+    [(None, 101325.0), ("1atm", 101325.0), ("1bar", 1e5), ("1M", 1000 * GAS * 400.0)],
+)
+def test_the_pressure_of_a_standard_state(state: str | None, pascal: float) -> None:
+    conditions = GasConditions(temperatures=(400.0,), standard_state=state)
+    assert conditions.pressure == pytest.approx(pascal, rel=1e-12)
+
+
+def test_the_gas_of_a_reaction_is_that_of_its_conditions(water_file: Path, bent_file: Path) -> None:
     """Each species has the numbers that `thermo` has of its file, and the reaction the difference
     of them."""
     treated = {"scale": 0.95, "quasi_harmonic": "truhlar", "cutoff": 950.0}
-    pascal = {"1atm": 101325.0, "1bar": 1e5, "1M": 1000 * GAS * 400.0}[state]
     found = dfmp2.reaction(
         str(water_file),
         str(bent_file),
         temperature=400.0,
-        standard_state=state,
+        standard_state="1bar",
         symmetry_numbers={"water": 4},
         **treated,
     )
     species = [
-        dfmp2.thermo(file, temperature=400.0, pressure=pascal, symmetry_number=number, **treated)
+        dfmp2.thermo(file, temperature=400.0, pressure=1e5, symmetry_number=number, **treated)
         for file, number in ((water_file, 4), (bent_file, 3))
     ]
     for name in ("zero_point_energy", "enthalpy", "entropy", "gibbs_energy"):
@@ -263,14 +268,12 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
     call: Runner, water_file: Path, bent_file: Path
 ) -> None:
     """It is counted where isotopes make atoms unlike. G rises by R T ln 2 from number 1 to 2."""
-    for number, file in ((1, "one.h5"), (4, "four.h5")):
-        given = ("--symmetry-number", str(number), "--output", file)
-        succeed(call("thermo", str(water_file), *given))
-    four = dfmp2.read_study("four.h5")
-    for isotopes, number in ((["H=2H"], 4), (["O=18O"], 4), (["1=16O"], 4), (["2=2H"], 1)):
-        study = dfmp2.thermo(four, isotopes=isotopes)
+    succeed(call("thermo", str(water_file), "--symmetry-number", "1", "--output", "one.h5"))
+    three = dfmp2.read_study(bent_file)
+    for isotopes, number in ((["H=2H"], 3), (["O=18O"], 3), (["1=16O"], 3), (["2=2H"], 1)):
+        study = dfmp2.thermo(three, isotopes=isotopes)
         assert study.settings["symmetry_number"] == number
-    assert dfmp2.thermo(four, symmetry_number=2).settings["symmetry_number"] == 2
+    assert dfmp2.thermo(three, symmetry_number=2).settings["symmetry_number"] == 2
     rises = GAS * 298.15 * np.log(2) / 1000  # kJ/mol
     first, second = dfmp2.rank(["one.h5", water_file], by="gibbs").conformers
     assert (first.name, second.name) == ("one", "water")
