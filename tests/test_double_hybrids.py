@@ -196,7 +196,7 @@ OTHERS = [  # pyscf/pyscf-forge: pyscf/dh/test/test_dfdh_extra.py; ORCA 5.0.4 an
     pytest.param("rsx-qidh", -76.208221215310, marks=pytest.mark.slow),
     pytest.param("wpbepp86", -76.261632401477, marks=pytest.mark.slow),
     ("wb97x-2(lp)", -76.28031455),
-    ("pwpb95", -76.30404653),
+    pytest.param("pwpb95", -76.30404653, marks=pytest.mark.slow),
     pytest.param("ptpss", -76.28365901, marks=pytest.mark.slow),
     pytest.param("dsd-pbepbe-d3bj", -76.20415120, marks=pytest.mark.slow),
 ]

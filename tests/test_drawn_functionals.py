@@ -228,7 +228,7 @@ KEPT = (
     pytest.param(5, id="meta-GGA, anion, D3(BJ)", marks=pytest.mark.slow),
     pytest.param(8, id="range-separated, radical, diffuse", marks=pytest.mark.slow),
     pytest.param(10, id="GGA, anion, diffuse, mixed precision, D3(BJ)", marks=pytest.mark.slow),
-    pytest.param(13, id="XYG3 type, core potential"),
+    pytest.param(13, id="XYG3 type, core potential", marks=pytest.mark.slow),
     pytest.param(14, id="GGA, core potential, cation, four-centre, D3(BJ)", marks=pytest.mark.slow),
     pytest.param(21, id="meta-GGA alone, diffuse", marks=pytest.mark.slow),
     pytest.param(38, id="meta-GGA of one's own, four-centre, radical", marks=pytest.mark.slow),

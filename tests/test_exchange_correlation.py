@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "cation": {
         "atom": "S 0 0 0.1; H 0.1 1.0 -0.8; H 0 -0.9 -0.9",
-        "basis": "cc-pvdz",
+        "basis": "6-31g",
         "charge": 1,
         "spin": 1,
     },

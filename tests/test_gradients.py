@@ -59,13 +59,13 @@ CASES = {
     "uhf, core and virtuals frozen, scaled": (
         WATER.with_state(1, 2), {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.3, "ss_scale": 0.4},
     ),
-    "uhf, four-centre": (WATER.with_state(1, 2), FOUR_CENTRE),
+    "uhf, four-centre": (WATER.with_state(1, 2), {"basis": "sto-3g", **FOUR_CENTRE}),
     "ghost on a charge": (GHOST.in_field([[0.1, -1.5, -0.8, 0.4], [1, -5, 0, -0.8]]), {}),
     "core potential": (
         Molecule(("Na", "H", "O"), [[0, 0.2, 0], [0.1, 0, 3.4], [0, 3, -1]], ghost=(False, False, True)),
         {"basis": "6-31g,1=lanl2dz", "auxbasis": "def2-svp-ri"},
     ),
-    "x2c": (WATER, {"relativity": "x2c"}),
+    "x2c": (WATER, {"basis": "sto-3g", "relativity": "x2c"}),
     "charges": (FIELD, {}),
     CUT: (WATER, {}),
     "no beta "
@@ -258,7 +258,7 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
     gradient_on_disk(monkeypatch, pair_bytes=10**5, read_bytes=10**6)
-    given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
+    given = SMALL | EXACT | {"basis": "sto-3g", "scratch": str(tmp_path), "listener": Silent()}
     expected = dfmp2.gradient(WATER, **given)
     stops = "dfmp2.gradients.mean_field.mean_field_part"
     with monkeypatch.context() as stopped:

@@ -28,7 +28,7 @@ from tests.faults import Stopping
 from tests.recorded import recorded_error
 
 EXACT = {
-    "basis": "6-31g",
+    "basis": "sto-3g",
     "auxbasis": "cc-pvdz-ri",
     "precision": "fp64",
     "scf_conv_tol": 1e-11,

@@ -224,18 +224,20 @@ def test_factors_of_the_correlation_energy(
     )
 
 
+FLUORIDE = Molecule(("F", "H"), np.array([[0.1, 0.0, 0.2], [0.3, 0.6, 1.9]]))
 STRETCHED = Molecule(("Li", "Li"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]))  # gap 0.15 Eh
 
 
 SOS = {"method": "sos-mp2"}
+OWN = {"method": "custom-dh", "os_scale": -0.4, "ss_scale": 0.0}
 OF_TRANSFORM: list[tuple[Molecule, dict[str, Any]]] = [
     (WATER, {**SOS, "frozen_core": "1", "frozen_virtual": 2}),
     (RADICAL, {**SOS, "tolerance": 1e-9}),
     (RADICAL, {**SOS, "reference": "rohf"}),
     (STRETCHED, {**SOS, "auxbasis": "auto"}),
-    (WATER, {**SOS, "basis": "aug-cc-pvdz", "auxbasis": None, "threads": 2}),
-    (RADICAL, {"method": "xygj-os", "frozen_core": 1}),
-    (RADICAL, {"method": "custom-dh", "xc": "camb3lyp", "os_scale": -0.4, "ss_scale": 0.0}),
+    (FLUORIDE, {**SOS, "basis": "aug-cc-pvdz", "auxbasis": None, "threads": 2}),
+    (RADICAL, {"method": "xygj-os", "frozen_core": 1, "basis": "sto-3g"}),
+    (RADICAL, {**OWN, "xc": "camb3lyp", "basis": "sto-3g"}),
 ]
 
 

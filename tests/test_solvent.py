@@ -34,12 +34,13 @@ TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 BENT = "O 0 0 0; H 0 0.7572 0.5865; H 0.05 -0.7572 0.5865"
 HYDROXIDE = "O 0 0 0; H 0.1 0.2 0.95"
+FLUORIDE = "F 0 0 0; H 0.1 0.2 0.9"
 AMINE = "N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3"
 HI = "H 0 0 0; I 0.2 0.1 1.6"
 # name -> atoms, charge, multiplicity, options, how PySCF is asked for it
 CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "rhf in water": (BENT, 0, 1, {"solvent": "water"}),
-    "rhf in toluene": (BENT, 0, 1, {"solvent": "toluene", "solvent_model": "smd"}),
+    "rhf in toluene": (FLUORIDE, 0, 1, {"solvent": "toluene", "solvent_model": "smd"}),
     "cation": ("O 0 0 0; H .9 .3 .2; H -.6 .7 .3; H -.2 -.9 .4", 1, 1, {"solvent": "dmso"}),
     "anion, conventional": (HYDROXIDE, -1, 1, {"solvent": "eps=5", "scf": "conventional"}),
     "uhf": (AMINE, 0, 2, {"solvent": "acetonitrile"}),
@@ -148,8 +149,9 @@ def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
 def test_the_grid_error_of_exact_exchange_is_that_in_the_solvent() -> None:
     """E(EXX) of the orbitals minus that of those on the finer grid, by PySCF."""
     options = {"solvent": "water", "method": "drpa", "xc": "pbe", "grid": "10,26"}
-    found = energy(BENT, 0, 1, options).reference
-    gas = gto.M(atom=BENT, basis="6-31g", verbose=0).RHF().density_fit("def2-universal-jkfit")
+    options["basis"] = "sto-3g"
+    found = energy(FLUORIDE, 0, 1, options).reference
+    gas = gto.M(atom=FLUORIDE, basis="sto-3g", verbose=0).RHF().density_fit("def2-universal-jkfit")
     model = PCM(gas).with_solvent
     model.eps = smd.solvent_db["water"][5]
     totals = []
@@ -206,10 +208,11 @@ def made(mole: Any, eps: float, lebedev_order: int) -> Any:
 
 def test_smd_takes_the_element_and_not_the_charge_that_a_core_potential_leaves() -> None:
     """PySCF would take iodine without its 28 core electrons for manganese."""
-    ours = energy(HI, 0, 1, {"solvent": "water", "solvent_model": "smd", "basis": "lanl2dz"})
+    options = Options("lanl2dz", solvent="water", solvent_model="smd")
+    valence = gto.M(atom=HI, basis="lanl2dz", ecp="lanl2dz", verbose=0)
     full = gto.M(atom=HI, basis="sto-3g", verbose=0)
-    model = smd.SMD(full, "water")
-    assert abs(ours.reference.smd_cds_energy - smd.get_cds_legacy(model)[0]) < 1e-12
+    expected = smd.get_cds_legacy(smd.SMD(full, "water"))[0]
+    assert abs(in_solvent(valence.RHF(), options).with_solvent.e_cds - expected) < 1e-12
 
 
 def test_pyscf_uses_its_own_reaction_field_where_it_checks_ours() -> None:
@@ -220,21 +223,13 @@ def test_pyscf_uses_its_own_reaction_field_where_it_checks_ours() -> None:
         assert isinstance(mf.with_solvent, pcm.PCM)
 
 
-def test_a_dilute_dielectric_is_the_gas_phase_and_a_larger_one_gains_more() -> None:
-    totals = []
-    for eps in (None, "eps=1.00000001", "eps=2", "eps=80"):
-        options = {"solvent": eps, "basis": "sto-3g"}
-        totals.append(energy(HYDROXIDE, -1, 1, options).scf_total_energy)
-    assert abs(totals[0] - totals[1]) < 1e-8
-    assert totals[1] > totals[2] > totals[3]
-
-
 def test_every_rung_of_the_ladder_ends_in_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = energy(BENT, 0, 1, {"solvent": "water"})
+    options = {"solvent": "water", "basis": "sto-3g"}
+    expected = energy(FLUORIDE, 0, 1, options)
     monkeypatch.setattr(ladder, "DIIS_LEAST", 3)
     monkeypatch.setattr(ladder, "DIIS_SHARE", 0.05)
     monkeypatch.setattr(ladder, "SHIFT_SHARE", 0.05)
-    found = energy(BENT, 0, 1, {"solvent": "water", "scf_max_cycles": 40})
+    found = energy(FLUORIDE, 0, 1, {**options, "scf_max_cycles": 40})
     assert found.reference.ladder[-1] == "second order"
     assert abs(found.scf_total_energy - expected.scf_total_energy) < 1e-9
     assert abs(found.mp2_correlation_energy - expected.mp2_correlation_energy) < 1e-7
@@ -286,7 +281,7 @@ def test_the_page_lists_the_solvents_of_the_table() -> None:
 )
 def test_points_of_a_surface_are_known_before_it_is_built(solvent: str, model: Any) -> None:
     """SMD's radius of oxygen depends on the acidity of the solvent."""
-    mole = gto.M(atom=BENT, basis="sto-3g", verbose=0)
+    mole = gto.M(atom=HYDROXIDE, basis="sto-3g", charge=-1, verbose=0)
     points = surface_points(mole, Options("sto-3g", solvent=solvent, solvent_model=model))
     theirs = smd.SMD(mole, solvent) if model == "smd" else pcm.PCM(mole)
     theirs.build()
@@ -303,7 +298,7 @@ def test_where_a_half_filled_shell_points_is_in_the_stated_error(reference: str)
     found = dfmp2.run(molecule, **given, **TIGHT)
     start = found.reference.as_start("turned")
     runs = []
-    for angle in np.radians(range(15, 90, 15)):
+    for angle in np.radians(range(15, 90, 30)):
         turn = np.eye(start.mo_coeff.shape[1])
         for x in (3, 6):  # 3s, 2 shells of p, then H
             turn[x : x + 2, x : x + 2] = [

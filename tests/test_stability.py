@@ -177,7 +177,7 @@ def hessians(mf: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("kind", "distance", "charge"),
-    [("RHF", 0.9, 0), ("RHF", 2.0, 0), ("UHF", 2.0, 0), ("UHF", 0.9, -1)],
+    [("RHF", 2.0, 0), ("UHF", 2.0, 0), ("UHF", 0.9, -1)],
 )
 def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     kind: str, distance: float, charge: int, monkeypatch: pytest.MonkeyPatch
@@ -189,7 +189,8 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     )
     mf = getattr(scf, kind)(mole).run(conv_tol=1e-12, max_cycle=200)
     assert mf.converged
-    lowest = min(values[0] for values, _ in hessians(mf).values())
+    of_kinds = [values[0] for values, _ in hessians(mf).values()]
+    lowest = min(of_kinds)
     given = {"auxbasis": "def2-svp-ri", "threads": 1, "allow_small_gap": True, "listener": Heard()}
 
     def adopted(how: str) -> Stability:
@@ -201,6 +202,8 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     fitted = adopted("auto")
     assert fitted.lowest_eigenvalue == pytest.approx(lowest, abs=1e-3)
     assert "frontier" not in fitted.method
+    kinds = fitted.internal_eigenvalue, fitted.external_eigenvalue
+    assert kinds[: len(of_kinds)] == pytest.approx(of_kinds, abs=1e-3)
     # In a large molecule only orbitals next to the gap: the two core orbitals do not contribute to
     # this rotation.
     for name, value in (("EXACT_ROTATIONS", 0), ("FRONTIER_OCCUPIED", 3), ("FRONTIER_VIRTUAL", 4)):
@@ -223,7 +226,7 @@ def test_the_energy_along_the_eigenvector_is_that_of_determinants(method: str) -
 def test_held_integrals_give_the_eigenvalues_of_fitted_densities(kind: str) -> None:
     mole = gto.M(
         atom="O 0 0 0; H 0 0.9 0.6; H 0 -0.9 0.6",
-        basis="6-31g",
+        basis="sto-3g",
         charge=kind == "UHF",
         spin=kind == "UHF",
     )
@@ -276,16 +279,14 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
     )
 
 
-# A closed shell and an open-shell cation, without symmetry; sto-3g, grid 20,50.
+# A closed and an open shell; sto-3g, grid 20,50.
 OF_FUNCTIONALS = {
-    "RKS, meta-GGA": ("O 0 0 0; F 0.1 0 1.6; H 0.9 0.3 -0.2", 0, 0, "r2scan0"),
-    "UKS, range-separated": ("N 0 0 0; H 0.1 0.8 0.7; H 0 -0.9 0.6", 0, 1, "camb3lyp"),
+    "RKS, meta-GGA": ("Li 0 0 0; H 0.1 0.3 1.6", 0, 0, "r2scan0"),
+    "UKS, range-separated": ("Be 0 0 0; H 0.1 0.8 1.1", 0, 1, "camb3lyp"),
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param("RKS, meta-GGA", marks=pytest.mark.slow), "UKS, range-separated"]
-)
+@pytest.mark.parametrize("case", OF_FUNCTIONALS)
 def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None:
     """Against its products with unit vectors and its own kernels; the energy along a rotation uses
     no kernel."""
@@ -303,7 +304,8 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
         assert rotation.eigenvalue == pytest.approx(expected[kind][0][0], abs=5e-5)
         norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
         curvature = 0.01**2 * norm * rotation.eigenvalue
-        assert rotations.energy_along(mf, rotation)(0.01) == pytest.approx(curvature, rel=5e-3)
+        along = rotations.energy_along(mf, rotation)
+        assert (along(0.01) + along(-0.01)) / 2 == pytest.approx(curvature, rel=5e-3)
 
 
 @pytest.mark.usefixtures("coarse_grid_error")
@@ -343,15 +345,15 @@ def test_one_electron_alone_is_in_a_stable_state(
     assert found.lowest_eigenvalue == pytest.approx(levels[1] - levels[0], abs=accuracy)
 
 
-NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
+HYDROXYL = atoms(("O", 0, 0, 0), ("H", 0.2, 0.3, 0.9), multiplicity=2)
 
 
 @pytest.mark.parametrize("method", ["auto", "follow"])
 def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
-    """The pi electron of NO may lie in any plane: the eigenvalue is exactly zero, and that of
+    """The pi hole of OH may lie in any plane: the eigenvalue is exactly zero, and that of
     fitted integrals -4e-4 Eh. An analysis of all rotations leaves this one out; the next lowest
     eigenvalue is that of PySCF's Hessian."""
-    result, said = run(NITRIC_OXIDE, "6-31g", reference="uhf", stability=method)
+    result, said = run(HYDROXYL, "6-31g", reference="uhf", stability=method)
     found = result.reference.stability
     assert found is not None
     assert not found.unstable and found.energy_gain is None and found.gains == {}
@@ -360,7 +362,7 @@ def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
         assert found.verdict == "marginal (UHF to UHF)"
         assert abs(found.lowest_eigenvalue) < 6e-4
         return
-    mf = scf.UHF(awkward.mole_of(NITRIC_OXIDE)).run(conv_tol=1e-12)
+    mf = scf.UHF(awkward.mole_of(HYDROXYL)).run(conv_tol=1e-12)
     lowest = hessians(mf)[UHF][0]
     assert abs(lowest[0]) < 1e-5
     assert found.verdict == "stable"
@@ -520,8 +522,8 @@ def test_the_fock_matrix_of_the_final_orbitals_is_built_once_at_most(
         return get_jk(self, dm, *given, **more)
 
     monkeypatch.setattr(JKFitting, "get_jk", counted)
-    radical = awkward.MOLECULES["methanol radical in a field"]
-    found = dfmp2.run(radical, reference=reference, stability=stability, **awkward.EXACT).reference
+    triplet = awkward.MOLECULES["methylene"]
+    found = dfmp2.run(triplet, reference=reference, stability=stability, **awkward.EXACT).reference
     coeff, occ = found.mo_coeff, found.mo_occ
     final = np.stack([(c * n) @ c.T for c, n in zip(coeff, occ, strict=True)])
     builds = [np.allclose(dm, final, rtol=0, atol=1e-12) for dm in asked if dm.shape == final.shape]
@@ -529,15 +531,17 @@ def test_the_fock_matrix_of_the_final_orbitals_is_built_once_at_most(
     assert sum(builds) == (reference == "rohf" or stability == "full")
 
 
-@pytest.mark.parametrize(("kind", "spin"), [("RHF", 0), ("UHF", 1), ("ROHF", 3)])
+@pytest.mark.parametrize(
+    ("kind", "spin", "basis"), [("RHF", 0, "sto-3g"), ("UHF", 1, "sto-3g"), ("ROHF", 3, "6-31g")]
+)
 def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
-    kind: str, spin: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, spin: int, basis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Norm and change of <S^2>, against PySCF's second-order SCF from the same orbitals; and the
     gradient of both spins that it follows from."""
     mole = gto.M(
         atom="N 0 0 0; O 1.14 0 0; H -0.5 0.94 0.02",
-        basis="6-31g",
+        basis=basis,
         charge=spin % 2,
         spin=spin,
         verbose=0,
