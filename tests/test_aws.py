@@ -9,21 +9,17 @@ import signal
 import subprocess
 import sys
 import zipfile
-from fnmatch import fnmatchcase
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock
 
 import pytest
 
-from dfmp2.cli import batch_run
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.execution import aws as aws_jobs
 from dfmp2.execution.aws import (
     PROGRAM,
     RESULT,
-    RETRY_RULES,
     fetch_items,
     pack,
     unpacked_archive,
@@ -73,49 +69,6 @@ def batch(folder: Path) -> Path:
 
 def write(folder: Path, *names: str, head: str = HEAD) -> None:
     (folder / "batch.toml").write_text(head + items(*names))
-
-
-# --- requests -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("expected", "seen"),
-    [
-        ("RETRY", {"onExitCode": "75"}),
-        ("RETRY", {"onStatusReason": "Host EC2 (instance i-0123456789abcdef0) terminated."}),
-        (
-            "RETRY",
-            {
-                "onStatusReason": "Task failed to start",
-                "onReason": "CannotPullContainerError: timeout",
-            },
-        ),
-        *(
-            ("EXIT", {"onExitCode": str(code)}) for code in (1, 2, 3, 6, 7, 9, 130)
-        ),  # it would fail in the same way again
-        (
-            "EXIT",
-            {
-                "onExitCode": "137",
-                "onReason": "OutOfMemoryError: Container killed due to memory usage",
-            },
-        ),
-        ("EXIT", {"onStatusReason": "Job attempt duration exceeded timeout"}),
-    ],
-)
-def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
-    """The first rule whose patterns all match applies, otherwise another attempt
-    (EvaluateOnExit)."""
-    seen = {
-        "onReason": "",
-        "onStatusReason": "Essential container in task exited",
-        "onExitCode": "",
-        **seen,
-    }
-    for rule in RETRY_RULES:
-        if all(fnmatchcase(seen[key], pattern) for key, pattern in rule.items() if key != "action"):
-            break
-    assert rule["action"] == expected and len(RETRY_RULES) <= 5
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -191,14 +144,6 @@ def test_a_batch_goes_to_the_region_and_account_asked_for(monkeypatch: pytest.Mo
     assert second.kwargs == {"jobName": "y", "dependsOn": [{"jobId": "7"}]}
 
 
-def test_all_files_of_an_item_are_fetched() -> None:
-    """Its result, what is unfinished and why it failed; those that there are."""
-    ends = (".h5", ".h5.checkpoint", ".error.json")
-    there = {f"{name}{end}" for name in "abc" for end in ends} - {"b.h5"}
-    copies: Any = SimpleNamespace(names=lambda: there, fetch=sorted)
-    assert fetch_items(copies, ["a", "b"]) == sorted(name for name in there if name[0] in "ab")
-
-
 def test_inputs_mean_the_same_elsewhere(store: Bucket, batch: Path) -> None:
     """Items with the same fingerprints, whatever the paths were; the same inputs, the same
     bytes."""
@@ -231,16 +176,6 @@ def test_inputs_mean_the_same_elsewhere(store: Bucket, batch: Path) -> None:
         assert there.items[0].options == here.items[0].options
     (batch / "h2o.xyz").write_text((batch / "h2o.xyz").read_text().replace("0.1173", "0.1174"))
     assert pack(read_manifest(batch / "batch.toml")) != sent
-
-
-@pytest.mark.parametrize("chained", [False, True])
-def test_a_container_is_told_its_shard(chained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked, source, console = Mock(), f"{PLACE}/inputs/x.zip", Mock()
-    monkeypatch.setattr("dfmp2.execution.aws.unpacked_archive", unpacked)
-    division: Any = SimpleNamespace(scf_chain=chained)
-    sources: Any = SimpleNamespace(sources=(source,))
-    batch_run._opened_batch(sources, division, (1, 3), {}, 7.0, console)
-    unpacked.assert_called_once_with(source, 7.0, console.warning, (1, 3), chained=chained)
 
 
 @pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -3,7 +3,6 @@ is the session `parts-of-batches`."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
@@ -24,9 +23,7 @@ from dfmp2.errors import (
 from dfmp2.execution import batch, parts
 from dfmp2.execution.batch import (
     BatchRun,
-    Work,
     memory_needed,
-    shards,
     works,
 )
 from dfmp2.execution.items import ItemStatus, read_inputs
@@ -41,24 +38,6 @@ from dfmp2.progress import Listener
 from tests import awkward
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error, recorded_texts
-
-
-def of_costs(costs):
-    return [Work(place, value, f"series {place}") for place, value in enumerate(costs)]
-
-
-@pytest.mark.parametrize("chained", [False, True])
-def test_shards_are_a_partition_and_balanced(chained):
-    rng = random.Random(7)
-    items = of_costs([rng.paretovariate(1.2) for _ in range(200)])
-    parts = shards(items, 8, chained=chained)
-    assert sorted(work.place for part in parts for work in part) == list(range(200))
-    loads = [sum(work.cost for work in part) for part in parts]
-    largest, mean = max(work.cost for work in items), sum(loads) / 8
-    assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
-    assert shards(items[::-1], 8, chained=chained) == parts
-    # Without known costs, they are distributed evenly
-    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):

@@ -102,7 +102,7 @@ GLYCINE = (
     "run",
     str(INPUTS / "glycine.xyz"),
     "--basis",
-    "6-31g",
+    "sto-3g",
     "--threads",
     "1",
     "--output",
