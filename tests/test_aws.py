@@ -8,23 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
-from fnmatch import fnmatchcase
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock
 
 import pytest
 
-from dfmp2.cli import batch_run
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.execution import aws as aws_jobs
 from dfmp2.execution.aws import (
     PROGRAM,
     RESULT,
-    RETRY_RULES,
     fetch_items,
     pack,
     unpacked_archive,
@@ -32,11 +27,13 @@ from dfmp2.execution.aws import (
 from dfmp2.execution.batch import of_shard
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.host.s3 import Copies, asking, kept
-from tests.aws import CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Bucket, Cloud, cloud
-from tests.conftest import Finished, Runner, run_command, succeed, wait_until
+from dfmp2.host.s3 import Copies, asking, connect, kept
+from dfmp2.output.checkpoint import FileCheckpoint
+from tests.aws import PLACE, PREFIX, REGION, ROLE, VARIABLES, Bucket, simulated
+from tests.conftest import MOLECULES, Runner, succeed, wait_until
+from tests.faults import EACH, numbers
 from tests.recorded import recorded_error, recorded_failure
-from tests.test_batch import chain, items
+from tests.test_batch import items
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
 BASE = (
@@ -49,25 +46,9 @@ BASE = (
     "--image",
     "repository/dfmp2:1",
 )
+OPTIONS = ("--basis", "sto-3g", "--precision", "fp64", "--threads", "1")
 S3 = ("--s3", PLACE, "--shards")
 CHECKPOINT = "results/row.h5.checkpoint"
-
-
-@pytest.fixture(scope="module")
-def server():
-    pytest.importorskip("moto.server", reason="needs moto[batch,s3,server]")
-    with cloud() as found:
-        yield found
-
-
-@pytest.fixture
-def aws(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """A simulated AWS with a queue and an empty bucket, and the variables to reach it."""
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
-    server.forget()
-    server.queue()
-    return server
 
 
 @pytest.fixture
@@ -90,64 +71,6 @@ def write(folder: Path, *names: str, head: str = HEAD) -> None:
     (folder / "batch.toml").write_text(head + items(*names))
 
 
-def end(process: subprocess.Popen[str], seconds: float = 90.0) -> Finished:
-    """The outcome of a container."""
-    out, err = process.communicate(timeout=seconds)
-    return Finished(process.returncode, out, err)
-
-
-# --- requests -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("expected", "seen"),
-    [
-        ("RETRY", {"onExitCode": "75"}),
-        ("RETRY", {"onStatusReason": "Host EC2 (instance i-0123456789abcdef0) terminated."}),
-        (
-            "RETRY",
-            {
-                "onStatusReason": "Task failed to start",
-                "onReason": "CannotPullContainerError: timeout",
-            },
-        ),
-        *(
-            ("EXIT", {"onExitCode": str(code)}) for code in (1, 2, 3, 6, 7, 9, 130)
-        ),  # it would fail in the same way again
-        (
-            "EXIT",
-            {
-                "onExitCode": "137",
-                "onReason": "OutOfMemoryError: Container killed due to memory usage",
-            },
-        ),
-        ("EXIT", {"onStatusReason": "Job attempt duration exceeded timeout"}),
-    ],
-)
-def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
-    """The first rule whose patterns all match applies, otherwise another attempt
-    (EvaluateOnExit)."""
-    seen = {
-        "onReason": "",
-        "onStatusReason": "Essential container in task exited",
-        "onExitCode": "",
-        **seen,
-    }
-    for rule in RETRY_RULES:
-        if all(fnmatchcase(seen[key], pattern) for key, pattern in rule.items() if key != "action"):
-            break
-    assert rule["action"] == expected and len(RETRY_RULES) <= 5
-
-
-@pytest.mark.slow
-def test_nothing_is_sent_to_a_bucket_that_is_not_there(
-    aws: Cloud, batch: Path, call: Runner
-) -> None:
-    done = call(*BASE, *S3, "2", "--submit", "--s3", "s3://no-such-bucket/x")
-    assert done.code == 3 and "Traceback" not in done.err
-    assert not aws.names() and not aws.batch.describe_job_definitions()["jobDefinitions"]
-
-
 # --- what is sent ---------------------------------------------------------------------------------
 
 
@@ -155,7 +78,7 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
     batch: Path, call: Runner, monkeypatch
 ) -> None:
     """--submit says what is missing."""
-    for name in CREDENTIALS:
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in (
         ("EC2_METADATA_DISABLED", "true"),
@@ -172,31 +95,6 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
     for _ in ("no region", "no credentials"):
         recorded_failure(call(*arguments, "--submit"), 6)
         monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-
-
-@pytest.mark.slow
-def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
-    """AWS takes the requests as they are; inputs are sent once, and the array waits for the job that
-    compiles the programs of its backend."""
-    write(batch, "h2", "h2o", "nh2", head=HEAD + 'backend = "nki"\n')
-    roles = ("--job-role", ROLE, "--execution-role", ROLE)
-    arguments = (*BASE, *S3, "3", "--time", "2h", *roles, "--submit")
-    done = succeed(call(*arguments, "--json")).json["submitted"]
-    (job,) = aws.batch.describe_jobs(jobs=[done["array"]])["jobs"]
-    assert job["arrayProperties"]["size"] == 3
-    assert [one["jobId"] for one in job["dependsOn"]] == [done["warm_up"]]
-    (definition,) = aws.batch.describe_job_definitions()["jobDefinitions"]
-    assert definition["jobDefinitionArn"] == job["jobDefinition"]
-    assert definition["timeout"] == {"attemptDurationSeconds": 7200}
-    strategy = definition["retryStrategy"]
-    # AWS ignores case
-    taken = [{**rule, "action": rule["action"].upper()} for rule in strategy["evaluateOnExit"]]
-    assert strategy["attempts"] == 10 and taken == list(RETRY_RULES)
-    told = definition["containerProperties"]
-    assert told["jobRoleArn"] == told["executionRoleArn"] == ROLE
-    inputs = aws.names()
-    assert len(inputs) == 1
-    assert "results: aws s3 sync" in succeed(call(*arguments)).out and aws.names() == inputs
 
 
 CODES = {
@@ -246,14 +144,6 @@ def test_a_batch_goes_to_the_region_and_account_asked_for(monkeypatch: pytest.Mo
     assert second.kwargs == {"jobName": "y", "dependsOn": [{"jobId": "7"}]}
 
 
-def test_all_files_of_an_item_are_fetched() -> None:
-    """Its result, what is unfinished and why it failed; those that there are."""
-    ends = (".h5", ".h5.checkpoint", ".error.json")
-    there = {f"{name}{end}" for name in "abc" for end in ends} - {"b.h5"}
-    copies: Any = SimpleNamespace(names=lambda: there, fetch=sorted)
-    assert fetch_items(copies, ["a", "b"]) == sorted(name for name in there if name[0] in "ab")
-
-
 def test_inputs_mean_the_same_elsewhere(store: Bucket, batch: Path) -> None:
     """Items with the same fingerprints, whatever the paths were; the same inputs, the same
     bytes."""
@@ -286,16 +176,6 @@ def test_inputs_mean_the_same_elsewhere(store: Bucket, batch: Path) -> None:
         assert there.items[0].options == here.items[0].options
     (batch / "h2o.xyz").write_text((batch / "h2o.xyz").read_text().replace("0.1173", "0.1174"))
     assert pack(read_manifest(batch / "batch.toml")) != sent
-
-
-@pytest.mark.parametrize("chained", [False, True])
-def test_a_container_is_told_its_shard(chained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked, source, console = Mock(), f"{PLACE}/inputs/x.zip", Mock()
-    monkeypatch.setattr("dfmp2.execution.aws.unpacked_archive", unpacked)
-    division: Any = SimpleNamespace(scf_chain=chained)
-    sources: Any = SimpleNamespace(sources=(source,))
-    batch_run._opened_batch(sources, division, (1, 3), {}, 7.0, console)
-    unpacked.assert_called_once_with(source, 7.0, console.warning, (1, 3), chained=chained)
 
 
 @pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -461,55 +341,44 @@ def test_warm_up_compiles_each_size_once(
 # --- containers -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
-    """A job that takes some seconds, and its energy."""
-    (batch / "row.xyz").write_text(chain(6))
-    write(batch, "row", head=HEAD.replace("sto-3g", "cc-pvtz"))
-    arguments = (*BASE, *S3, "1", "--copy-every", "1", "--submit", "--json")
-    job = succeed(call(*arguments)).json["submitted"]["array"]
-    done = succeed(
-        call(
-            "run",
-            "row.xyz",
-            "--basis",
-            "cc-pvtz",
-            "--precision",
-            "fp64",
-            "--threads",
-            "1",
-            "--json",
-        )
-    )
-    return job, done.json["mp2_total_energy"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGTERM", "host lost"])
-def test_a_stopped_container_goes_on_elsewhere(
-    aws: Cloud, long: tuple[str, float], tmp_path: Path, how: str
+def test_what_was_submitted_goes_on_elsewhere_when_it_was_stopped(
+    batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From its checkpoint in S3, to the same energy to the last bit; the last copy removes the
-    checkpoint."""
-    job, energy = long
-    first = aws.container(job, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
-    wait_until(lambda: CHECKPOINT in aws.names())
-    if how == "SIGTERM":
-        first.send_signal(signal.SIGTERM)
-    else:
-        first.kill()
-    begin = time.monotonic()
-    done = end(first)
-    if how != "host lost":
-        assert done.code == 75, done.err
-        assert time.monotonic() - begin < 20  # AWS kills after 30 s
-    assert "results/row.h5" not in aws.names()
-    second = end(aws.container(job, tmp_path / "second", AWS_BATCH_JOB_ATTEMPT="2"))
-    assert second.code == 0 and "files of earlier attempts: 1" in second.err, second.err
-    assert "results/row.h5" in aws.names() and CHECKPOINT not in aws.names()
-    (tmp_path / "row.h5").write_bytes(aws.body("results/row.h5"))
-    found = succeed(run_command("show", "row.h5", "--json", cwd=tmp_path)).json
-    assert found["mp2_total_energy"] == energy
+    """AWS takes the requests as they are. A stopped container leaves its checkpoint in S3; the next
+    one goes on from there to the same bits, and then removes it."""
+    pytest.importorskip("moto", reason="needs moto[batch,s3]")
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(EACH, "0")
+    add_reference = FileCheckpoint.add_reference
+
+    def preempted(checkpoint: FileCheckpoint, *what: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        checkpoint.stop_asked = True
+        add_reference(checkpoint, *what)
+
+    (batch / "row.xyz").write_text(MOLECULES["nh2"])
+    write(batch, "row")
+    roles = ("--job-role", ROLE, "--execution-role", ROLE)
+    with simulated() as aws:
+        sent = call(*BASE, *S3, "1", "--time", "2h", *roles, "--submit", "--json").json
+        (job,) = aws.describe_jobs(jobs=[sent["submitted"]["array"]])["jobs"]
+        command = job["container"]["command"][1:]
+        place = Copies(connect("s3"), PLACE, batch / "copies", RESULT)
+        with monkeypatch.context() as preempting:
+            preempting.setattr(FileCheckpoint, "add_reference", preempted)
+            assert call(*command).code == 75
+        assert CHECKPOINT in place.names() and "results/row.h5" not in place.names()
+        done = succeed(call(*command))
+        assert "files of earlier attempts: 1" in done.err
+        assert "results/row.h5" in place.names() and CHECKPOINT not in place.names()
+        place.fetch(["results/row.h5"])
+    succeed(call("run", "row.xyz", *OPTIONS, "--output", "alone.h5"))
+    found = numbers(batch / "copies" / "results" / "row.h5")
+    expected = numbers(batch / "alone.h5")
+    for name in ("scf/e_tot", "dfmp2/energies/mp2_correlation_energy"):
+        assert found[name] == expected[name]
 
 
 def test_a_role_that_may_not_write_is_found_first(store: Bucket) -> None:

@@ -147,22 +147,6 @@ def test_a_second_signal_ends_it_at_once(folder):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
-    """What it wrote last is kept; the messages are in the session `parts-of-batches`."""
-    (folder / "chain.xyz").write_text(chain(8))
-    running = start(folder, "run", "chain.xyz", "h2.xyz", "--basis", "cc-pvdz", "--output", "out")
-    worker = worker_of(folder / "out" / "chain.h5")
-    time.sleep(0.7)
-    os.kill(worker, signal.SIGSEGV)
-    out, err = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 9 and "1 of 2 items complete" in out, err
-    error = json.loads((folder / "out" / "chain.error.json").read_text())
-    assert error["code"] == 1 and "SIGSEGV" in error["message"]
-    assert "Fatal Python error: Segmentation fault" in error["traceback"]
-    assert not list((folder / "out").glob(".*"))
-
-
-@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     """A batch started immediately waits for a worker that is slow to end, and then computes the
     item."""

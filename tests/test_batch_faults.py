@@ -60,7 +60,7 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
     others = set(multiprocessing.active_children())  # of tests before this one
     slot = Slot(WorkerShare(3, 10**9), {"CUDA_VISIBLE_DEVICES": "5"})
     try:
-        for _ in range(2):
+        for number in (signal.SIGKILL, signal.SIGSEGV):
             slot.submit(Call(broken_worker.surroundings, ()))
             found = slot.result()
             pid = found.pop("pid")
@@ -72,9 +72,10 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
                 "numpy": True,
             }
             slot.submit(Call(broken_worker.wait, ()))
-            os.kill(pid, signal.SIGKILL)
-            with recorded_error(Died):
+            os.kill(pid, number)
+            with recorded_error(Died) as death:
                 slot.result()
+        assert "Fatal Python error: Segmentation fault" in death.value.errors
         slot.submit(Call(broken_worker.surroundings, ()))
         # While it is idle, so the next task is not to blame
         os.kill(slot.result()["pid"], signal.SIGKILL)

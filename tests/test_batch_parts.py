@@ -3,7 +3,6 @@ is the session `parts-of-batches`."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
@@ -16,21 +15,15 @@ from unittest.mock import Mock
 import pytest
 
 import dfmp2
-from dfmp2.cli import batch_run
 from dfmp2.errors import (
-    DeviceFault,
     DiskFull,
     InputError,
-    Interrupted,
     ResourceError,
-    SomeFailed,
 )
 from dfmp2.execution import batch, parts
 from dfmp2.execution.batch import (
     BatchRun,
-    Work,
     memory_needed,
-    shards,
     works,
 )
 from dfmp2.execution.items import ItemStatus, read_inputs
@@ -45,24 +38,6 @@ from dfmp2.progress import Listener
 from tests import awkward
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error, recorded_texts
-
-
-def of_costs(costs):
-    return [Work(place, value, f"series {place}") for place, value in enumerate(costs)]
-
-
-@pytest.mark.parametrize("chained", [False, True])
-def test_shards_are_a_partition_and_balanced(chained):
-    rng = random.Random(7)
-    items = of_costs([rng.paretovariate(1.2) for _ in range(200)])
-    parts = shards(items, 8, chained=chained)
-    assert sorted(work.place for part in parts for work in part) == list(range(200))
-    loads = [sum(work.cost for work in part) for part in parts]
-    largest, mean = max(work.cost for work in items), sum(loads) / 8
-    assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
-    assert shards(items[::-1], 8, chained=chained) == parts
-    # Without known costs, they are distributed evenly
-    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
@@ -272,65 +247,6 @@ def test_what_is_said_of_a_death_is_of_its_item(
 # --- workers --------------------------------------------------------------------------------------
 
 SHARE = WorkerShare(threads=2, memory=4 * 10**9)
-
-
-# --- the end of a batch ---------------------------------------------------------------------------
-
-
-class Ended(SimpleNamespace):
-    """A finished batch with the given number of items in each state."""
-
-    def __init__(self, **states: int) -> None:
-        rows = [
-            ItemStatus(f"{state}-{k}", f"{k}.xyz", state, 4, "no convergence", remark="by pid 7")
-            for state, count in states.items()
-            for k in range(count)
-        ]
-        super().__init__(rows=rows, complete_before=1, blocked=None, fault="")
-
-    def in_state(self, state: str) -> list[ItemStatus]:
-        return [row for row in self.rows if row.status == state]
-
-    def unwritable(self, blocked: Any) -> Exception:
-        return ResourceError("the disk is full")
-
-
-OUTPUT: Any = SimpleNamespace(output=Path("out"))
-
-
-@pytest.mark.parametrize(
-    ("states", "stopped", "more", "expected"),
-    [
-        ({"complete": 3}, 0, {}, 0),
-        ({"complete": 3}, 1, {}, 0),
-        ({"pending": 1}, 2, {}, Interrupted("stopped at once: 1 item not complete")),
-        ({"pending": 2}, 0, {"blocked": "x"}, ResourceError("the disk is full")),
-        ({"pending": 2, "running": 1}, 1, {"blocked": "x"}, Interrupted("stopped: 3 items not")),
-        ({"pending": 2}, 0, {"fault": "broken"}, DeviceFault("2 items not complete: broken;")),
-        ({"complete": 1}, 0, {"fault": "broken"}, 0),
-        (
-            {"running": 1, "failed": 1},
-            0,
-            {},
-            Interrupted("1 item not complete: running-0: by pid 7"),
-        ),
-        ({"running": 1}, 1, {}, Interrupted("stopped: 1 item not complete")),
-        ({"failed": 2, "complete": 1}, 0, {}, SomeFailed("2")),
-    ],
-)
-def test_how_a_batch_ends(
-    states: dict[str, int],
-    stopped: int,
-    more: dict[str, str],
-    expected: Any,
-) -> None:
-    run: Any = Ended(**states)
-    vars(run).update(more)
-    if isinstance(expected, Exception):
-        with recorded_error(type(expected)):
-            batch_run._conclude(OUTPUT, run, stopped)
-    else:
-        assert batch_run._conclude(OUTPUT, run, stopped) == expected
 
 
 # --- what a worker leaves behind ------------------------------------------------------------------

@@ -3,7 +3,6 @@ programs."""
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -20,8 +19,6 @@ import pytest
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import BackendUnavailable, ResourceError
-from dfmp2.options import make_options
-from dfmp2.output import hdf5
 from dfmp2.planning import rates
 from dfmp2.planning.rates import Rates
 from dfmp2.validation import bench
@@ -182,45 +179,6 @@ def test_a_child_is_measured_alone(scripts: None, tmp_path: Path, monkeypatch: p
         run_child(["no-such-program"], tmp_path, {})
 
 
-def test_a_set_that_pyscf_has_no_name_for_goes_in_as_numbers(scripts: None, radical: Stored):
-    from pyscf_script import pyscf_script
-
-    result = hdf5.read(radical.path)
-    foreign = {s: replace(e, source="elsewhere") for s, e in result.mp2_fitting.elements.items()}
-    text = pyscf_script(
-        replace(result, mp2_fitting=replace(result.mp2_fitting, elements=foreign)), "m.xyz"
-    )
-    assert "scf.UHF(mol)" in text and "spin=1" in text and "frozen=1" in text
-    assert f"mf.conv_tol = {result.options.scf_conv_tol!r}" in text
-    [call] = [
-        n
-        for n in ast.walk(ast.parse(text))
-        if isinstance(n, ast.Call) and "DFUMP2" in ast.unparse(n.func)
-    ]
-    data = ast.literal_eval(call.keywords[-1].value)
-    assert data["H"][0][1][0] == result.mp2_fitting.elements["H"].shells[0][1][0]
-
-
-def test_a_script_leaves_out_what_was_not_computed(scripts: None, radical: Stored):
-    """MP2 for a functional alone, and for a gradient, which PySCF does not have here."""
-    from pyscf_script import pyscf_script
-
-    result = hdf5.read(radical.path)
-    reference = replace(result.reference, xc="pbe", grid="75,302")
-    options = make_options(basis="cc-pvdz", method="ks", xc="pbe")
-    alone = replace(result, reference=reference, options=options)
-    texts = {
-        "alone": pyscf_script(alone, "m.xyz"),
-        "gradient": pyscf_script(result, "m.xyz", gradient=True),
-        "MP2": pyscf_script(result, "m.xyz"),
-    }
-    for text in texts.values():
-        ast.parse(text)
-    assert ["mp2" in text for text in texts.values()] == [False, False, True]
-    assert ["nuc_grad_method" in text for text in texts.values()] == [False, True, False]
-    assert "mf.grids.atom_grid = (75,302)" in texts["alone"]
-
-
 def test_programs_with_other_grids_are_not_raced(scripts: None):
     from race import Outcome, require_same
 
@@ -232,15 +190,6 @@ def test_programs_with_other_grids_are_not_raced(scripts: None):
         require_same("psi4", replace(found, points=899), ours)
     with recorded_error(SystemExit):
         require_same("psi4", replace(found, sizes=(24, 85, 5, 19)), ours)
-
-
-def test_psi4_timers_are_counted_once(scripts: None):
-    from race import psi4_times
-
-    times = psi4_times((Path(__file__).parent / "data" / "psi4" / "bench-h2o.timer").read_text())
-    assert times["DFH: sparsity prep"] == 0.014 and times["DFMP2 Aia"] == 0.010
-    assert "DFMP2 (A|mn)" not in times and "SAD Guess" not in times  # inside of others
-    assert sum(times.values()) == pytest.approx(0.073)
 
 
 @pytest.mark.slow

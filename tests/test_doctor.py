@@ -1,51 +1,20 @@
-"""The doctor as a command: what it needs, what a run would do, and its reference energies. What it
-says of each trap is the session `doctor-traps`."""
+"""The doctor as a command: what a run would do. What it needs, its reference energies and what it says
+of each trap are the sessions `doctor` and `doctor-traps`."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from pyscf import gto, scf
-from pyscf.mp.dfmp2_native import DFRMP2
 
 from dfmp2.validation import doctor
-from dfmp2.validation.doctor import Surroundings
 from tests.conftest import Runner, listing, run_command, succeed
 
 ROOT = Path(__file__).parent.parent
 
-
-def test_requirements_are_those_of_the_metadata():
-    """pyproject.toml names what pip installs, with oldest versions only; extras are left out."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = doctor.oldest_versions(Surroundings().requirements or ())
-    found = [f"{name}>={oldest}" for name, oldest in needed.items()]
-    assert sorted(found) == sorted(
-        [*project["dependencies"], f"python{project['requires-python']}"]
-    )
-    assert len(found) >= 8
-    assert all(re.fullmatch(r"\d+\.\d+", oldest) for oldest in needed.values())
-
-
-# --- the default run ------------------------------------------------------------------------------
-
-
-def test_expected_energies_are_pyscfs():
-    mol = gto.M(atom="H 0 0 0; H 0 0 1.4", unit="Bohr", basis="sto-3g", verbose=0)
-    mf = scf.RHF(mol).density_fit(auxbasis="def2-universal-jkfit").run()
-    assert mf.e_tot == pytest.approx(doctor.SCF_ENERGY, abs=1e-12)
-    assert DFRMP2(mf, auxbasis="def2-svp-ri").kernel() == pytest.approx(
-        doctor.CORRELATION_ENERGY, abs=1e-12
-    )
-
-
-# --- the command ----------------------------------------------------------------------------------
 
 # The command without PyTorch: importing it takes longer than everything else together.
 WITHOUT_TORCH = (

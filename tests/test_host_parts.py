@@ -1,4 +1,5 @@
-"""The layer beneath the methods: BLAS calls against NumPy, workers, regions of files."""
+"""The layer beneath the methods: workers, regions of files, locks. Products are in the session
+`files-locks-and-devices`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,119 +26,13 @@ from dfmp2.errors import (
     ResourceError,
     ResultFileError,
 )
-from dfmp2.host import blas, files, resources, threads
+from dfmp2.host import files, resources, threads
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
-from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers
 from tests.conftest import PATIENCE
 from tests.recorded import recorded_error
 
 RNG = np.random.default_rng(31)
-
-
-# --- products -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lower() -> Any:
-    """A lower triangle, with something above its diagonal that must not count."""
-    return np.asfortranarray(RNG.standard_normal((5, 5)))
-
-
-@pytest.mark.parametrize("count", [1, 7])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_rows_are_multiplied_with_a_triangle(lower: Any, count: int, transposed: bool) -> None:
-    rows = RNG.standard_normal((count, 5))
-    t = np.tril(lower)
-    expected = rows @ (t if transposed else t.T)
-    whole = np.vstack([rows, np.ones((2, 5))])
-    blas.multiply_rows(lower, whole[:count], transposed=transposed)
-    np.testing.assert_allclose(whole[:count], expected, rtol=1e-13)
-    np.testing.assert_array_equal(whole[count:], np.ones((2, 5)))
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 7), (2, 5), (6, 7), (3, 3)])
-def test_columns_are_multiplied_with_a_triangle(lower: Any, start: int, stop: int) -> None:
-    block = RNG.standard_normal((5, 7))
-    expected = block.copy()
-    expected[:, start:stop] = np.tril(lower) @ block[:, start:stop]
-    blas.multiply_columns(lower, block, start, stop)
-    np.testing.assert_allclose(block, expected, rtol=1e-13)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 6), (0, 2), (2, 5), (5, 6), (3, 3), (4, 7)])
-@pytest.mark.parametrize("count", [0, 1, 9])
-def test_squares_are_added_above_the_diagonal(start: int, stop: int, count: int) -> None:
-    """No rows or an empty range add nothing."""
-    rows, matrix = RNG.standard_normal((count, 6)), RNG.standard_normal((6, 6))
-    expected = matrix.copy()
-    if start < stop <= 6:
-        square = np.triu(rows.T @ rows)
-        expected[start:stop] += square[start:stop]
-    blas.add_square(rows, matrix, start, stop)
-    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("count", [0, 1, 9])
-def test_projections_are_added(count: int) -> None:
-    rows = RNG.standard_normal((count, 6))
-    vector, sums = RNG.standard_normal((2, 6))
-    expected = sums + rows.T @ (rows @ vector)
-    sums = sums.copy()
-    blas.add_projection(rows, vector, sums)
-    np.testing.assert_allclose(sums, expected, rtol=1e-12)
-
-
-def test_packed_symmetric_matrices_are_multiplied() -> None:
-    """Sets of several sizes, one of them empty; used twice."""
-    n = 5
-    sets = [RNG.standard_normal((m, n)) for m in (3, 0, 1)]
-    made = SymmetricProducts(sets)
-    for k in (4, 2):
-        packed = RNG.standard_normal((k, n * (n + 1) // 2))
-        out = [np.full((k, len(one), n), np.nan) for one in sets]
-        made(packed, out)
-        for number in range(k):
-            square = np.zeros((n, n))
-            square[np.tril_indices(n)] = packed[number]
-            square = square + square.T - np.diag(square.diagonal())
-            for one, found in zip(sets, out, strict=True):
-                np.testing.assert_allclose(found[number], one @ square, atol=1e-12)
-
-
-LOWER = np.asfortranarray(np.zeros((5, 5)))
-ROWS, SQUARE, VECTOR = np.zeros((3, 5)), np.zeros((5, 5)), np.zeros(5)
-SINGLE, TURNED = np.float32, np.zeros((5, 3)).T
-PACKED, OUT = np.zeros((2, 15)), [np.zeros((2, 3, 5))]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: blas.multiply_rows(LOWER, ROWS.astype(SINGLE)),
-        lambda: blas.multiply_rows(LOWER, TURNED),
-        lambda: blas.multiply_rows(LOWER.astype(SINGLE), ROWS),
-        lambda: blas.multiply_rows(np.ascontiguousarray(LOWER), ROWS),
-        lambda: blas.add_square(ROWS.astype(SINGLE), SQUARE, 0, 2),
-        lambda: blas.add_square(TURNED, SQUARE, 0, 2),
-        lambda: blas.add_square(ROWS, SQUARE[:4], 0, 2),
-        lambda: blas.add_square(ROWS, SQUARE.astype(SINGLE), 0, 2),
-        lambda: blas.add_square(ROWS, np.zeros((10, 5))[::2], 0, 2),
-        lambda: blas.add_projection(ROWS[:, ::2], VECTOR[:3], VECTOR[:3]),
-        lambda: blas.add_projection(ROWS, VECTOR[:4], VECTOR),
-        lambda: blas.add_projection(ROWS, VECTOR, VECTOR[:4]),
-        lambda: blas.add_projection(ROWS, VECTOR.astype(SINGLE), VECTOR),
-        lambda: SymmetricProducts([ROWS])(np.zeros((2, 14)), OUT),
-        lambda: SymmetricProducts([ROWS])(PACKED.astype(SINGLE), OUT),
-        lambda: SymmetricProducts([ROWS])(np.zeros((15, 2)).T, OUT),
-        lambda: SymmetricProducts([ROWS])(PACKED, [np.zeros((2, 2, 5))]),
-        lambda: SymmetricProducts([ROWS, ROWS.astype(SINGLE)]),
-    ],
-)
-def test_arrays_that_would_be_read_wrongly_are_refused(call: Callable[[], None]) -> None:
-    """Other types, orders and shapes, which BLAS would misinterpret."""
-    with pytest.raises((TypeError, ValueError)):
-        call()
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -185,22 +79,6 @@ def test_the_next_is_fetched_while_one_is_worked_on() -> None:
         assert not any(event.is_set() for event in begun[k + 2 :])
     assert set(names) == {"reader_0"}
     assert list(threads.prefetched(load, 0)) == []
-
-
-def test_a_pool_is_used_again_unless_a_task_failed() -> None:
-    with threads.worker_pool(3) as first:
-        assert list(first.map(abs, (-1, 2))) == [1, 2]
-        with threads.worker_pool(3) as inner:
-            assert inner is not first
-    with threads.worker_pool(3) as again, threads.worker_pool(2) as smaller:
-        assert again in (first, inner)
-        assert (again._max_workers, smaller._max_workers) == (3, 2)
-    with pytest.raises(ZeroDivisionError), threads.worker_pool(3) as failed:
-        failed.submit(lambda: 1 // 0).result()
-    with pytest.raises(RuntimeError):
-        failed.submit(abs, 1)
-    with threads.worker_pool(3) as other:
-        assert other is not failed
 
 
 def test_a_watch_hears_of_every_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -24,12 +23,8 @@ from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
 from dfmp2.progress import (
     Collector,
-    Listener,
-    LoggingListener,
-    Relay,
     Silent,
     Stopwatch,
-    Wordless,
     counted_blocks,
 )
 from dfmp2.studies import task
@@ -347,60 +342,3 @@ def test_steps_are_counted_to_their_end(compute: Any, how: dict[str, Any], what:
     percent = heard.steps.get("gradient, %", [])
     assert len(percent) == (4 if compute is dfmp2.gradient else 0)
     assert percent == sorted(percent) and percent[:1] in ([], [(0, 100)])
-
-
-class Recorder(Listener):
-    """Records every event with its arguments."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[Any, ...]] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in EVENTS:
-            return lambda *given: self.heard.append((name, *given))
-        return super().__getattribute__(name)
-
-
-EVENTS: dict[str, tuple[Any, ...]] = {
-    "stage": ("pairs",),
-    "substage": ("[1/2] a",),
-    "note": ("done",),
-    "scf_cycle": (3, -1.5, -2e-3, 4e-4),
-    "step": (2, 9, "blocks"),
-    "spent": ("fit", 1.0, 2.5),
-    "time_left": (7.5,),
-    "warning": ("a doubt",),
-}
-
-
-@pytest.mark.parametrize(
-    ("listener", "silent"),
-    [
-        (Relay, set()),
-        (Wordless, {"stage", "note", "scf_cycle", "warning"}),
-        (Collector, set()),
-    ],
-)
-def test_events_are_passed_on_as_they_are(listener: type[Any], silent: set[str]) -> None:
-    heard = Recorder()
-    passing = listener(heard)
-    for name, given in EVENTS.items():
-        getattr(passing, name)(*given)
-    expected = [(name, *given) for name, given in EVENTS.items() if name not in silent]
-    assert heard.heard == expected
-    if listener is Collector:
-        assert passing.warnings == ["a doubt"]
-
-
-def test_a_logger_hears_levels_and_numbers(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("of a test")
-    listener = LoggingListener(logger)
-    with caplog.at_level(logging.DEBUG, logger.name):
-        for name in ("stage", "scf_cycle", "step", "warning"):
-            getattr(listener, name)(*EVENTS[name])
-    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("INFO", "pairs"),
-        ("DEBUG", "SCF 3: -1.5000000000 Eh, gradient 4.0e-04"),
-        ("DEBUG", "blocks: 2 of 9"),
-        ("WARNING", "a doubt"),
-    ]

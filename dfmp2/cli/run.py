@@ -244,13 +244,12 @@ def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
         console.record(click.get_current_context().meta.get(BEGUN, ""))
         try:
             yield console
-        except Dfmp2Error as error:
-            console.record(f"dfmp2: {error}")
-            raise
-        except KeyboardInterrupt:
-            stopped = signals.received()
+        except (Exception, KeyboardInterrupt) as error:
+            stopped = signals.received()  # a signal may look like another error
             if stopped is not None:
                 console.record(f"dfmp2: {stopped[0]}")
+            elif isinstance(error, Dfmp2Error):
+                console.record(f"dfmp2: {error}")
             raise
 
 
