@@ -12,9 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2.backends.base import PairTerms, Tile
-from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
+from dfmp2.errors import Interrupted
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy
@@ -28,9 +27,9 @@ from dfmp2.output.state import decode, encode
 from dfmp2.scf import ladder
 from dfmp2.scf.reference import StartOrbitals
 from tests.awkward import CHARGES, MOLECULES
-from tests.conftest import Heard, Runner, listing, run_here, succeed, write_molecules
+from tests.conftest import Heard
 from tests.faults import Saved, Stopping, close, numbers, recorded
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 from tests.test_cli_options import GIVEN
 from tests.test_disk import set_variant
 
@@ -350,31 +349,6 @@ def test_orbitals_of_every_iteration_are_told_with_their_spins(kind: str, tmp_pa
 # --- which run it belongs to ----------------------------------------------------------------------
 
 
-FOREIGN = [
-    {"method": "kappa-mp2"},
-    {"threads": 2},
-    {"basis": "6-31g"},
-    {"auxbasis": "weigend"},
-    {"frozen_core": "auto"},
-    {"backend": "torch"},
-]
-
-
-def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
-    """Start orbitals and bases are compared by their numbers: two spellings of a name are the same
-    basis."""
-    whole, passed = states["h2o"]
-    kept = FileCheckpoint(tmp_path / "x.h5", passed[-1])
-    for change in FOREIGN:
-        with recorded_error(InputError):
-            compute("h2o", replace(SMALL, **change), kept)
-    start = StartOrbitals(np.eye(7)[None], np.array([[2.0] * 5 + [0.0] * 2]), None, "a file")
-    with recorded_error(InputError):
-        compute("h2o", SMALL, kept, start=start)
-    same = compute("h2o", replace(SMALL, basis="STO-3G"), kept)
-    assert same["scf/e_tot"] == whole["scf/e_tot"]
-
-
 @pytest.mark.parametrize(
     ("every", "spent", "due"), [("5", 0.03, 105.03), ("5", 0.5, 150.5), ("0", 0.5, 100.5)]
 )
@@ -681,136 +655,3 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
     # Since then, the rotation that an SCF leaves is stored beside its orbitals.
     before = {name: value for name, value in whole.items() if "rotation_left" not in name}
     assert close(found, before) and not any("SCF   " in text for text in said.stages)
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-RUN = ("run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5")
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Bits]:
-    """The checkpoint of `RUN` stopped between tiles, and the numbers of the run on its own."""
-    folder = write_molecules(tmp_path_factory.mktemp("stopped"))
-    with pytest.MonkeyPatch.context() as patch, Stopping(at_tile=2):
-        patch.setenv(VARIABLE, "0")
-        done = run_here(*RUN, cwd=folder)
-    assert done.code == 75 and done.out == "" and "x.h5.checkpoint" in done.message
-    succeed(run_here(*RUN[:-1], "y.h5", cwd=folder))
-    return (folder / "x.h5.checkpoint").read_bytes(), numbers(folder / "y.h5")
-
-
-@pytest.fixture
-def whole(left: tuple[bytes, Bits]) -> Bits:
-    """The numbers of `RUN` without a stop."""
-    return left[1]
-
-
-@pytest.fixture
-def stopped(left: tuple[bytes, Bits], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`x.h5.checkpoint` of a run that was stopped between tiles."""
-    monkeypatch.setenv(VARIABLE, "0")
-    (folder / "x.h5.checkpoint").write_bytes(left[0])
-
-
-@pytest.mark.usefixtures("stopped")
-def test_resume_goes_on_and_then_prints(call: Runner, folder: Path, whole: Bits) -> None:
-    """It also removes the checkpoint that a run has left which was killed in its last step."""
-    checkpoint = folder / "x.h5.checkpoint"
-    saved = checkpoint.read_bytes()
-    first = succeed(call(*RUN, "--resume"))
-    assert first.went_on and not first.iterated
-    assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
-    before = listing(folder)
-    again = succeed(call(*RUN, "--resume"))
-    assert again.was_complete and again.out == first.out and listing(folder) == before
-    checkpoint.write_bytes(saved)
-    assert succeed(call(*RUN, "--resume")).was_complete and listing(folder) == before
-    assert numbers(folder / "x.h5") == whole
-
-
-@pytest.mark.usefixtures("stopped")
-@pytest.mark.parametrize("options", [(), ("--quiet",), ("--overwrite",)])
-def test_the_same_command_goes_on(
-    call: Runner, folder: Path, whole: Bits, options: tuple[str, ...]
-) -> None:
-    """No finished work is discarded, with or without an option."""
-    done = succeed(call(*RUN, *options))
-    assert not done.iterated and ("--quiet" in options or done.went_on)
-    assert not (folder / "x.h5.checkpoint").exists()
-    assert numbers(folder / "x.h5") == whole
-
-
-@pytest.mark.usefixtures("stopped")
-def test_a_result_that_is_replaced_goes_on_too(call: Runner, folder: Path) -> None:
-    """The old result lies beside the checkpoint of the run that was to replace it."""
-    succeed(call(*RUN[:-1], "y.h5"))
-    (folder / "y.h5").rename(folder / "x.h5")
-    before = listing(folder)
-    refused = call(*RUN)
-    recorded_failure(refused, 3)
-    assert listing(folder) == before
-    assert succeed(call(*RUN, "--overwrite")).went_on
-
-
-@pytest.mark.usefixtures("stopped")
-def test_another_calculation_does_not_replace_it(call: Runner, folder: Path) -> None:
-    before = listing(folder)
-    other = ("run", "nh2.xyz", *RUN[2:])
-    for option in ("--quiet", "--json", "--resume"):
-        recorded_failure(call(*other, option), 3)
-        assert listing(folder) == before
-    succeed(call(*other, "--resume", "--overwrite"))
-    assert dfmp2.read(folder / "x.h5").molecule.formula == "H2N"
-    assert not (folder / "x.h5.checkpoint").exists()
-    recorded_failure(call(*RUN, "--resume"), 3)  # nor the result of another one
-
-
-@pytest.mark.usefixtures("stopped")
-def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path, whole: Bits) -> None:
-    path = folder / "x.h5.checkpoint"
-    path.write_bytes(path.read_bytes()[:-100])
-    done = succeed(call(*RUN, "--resume"))
-    assert (
-        "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not "
-        "used" in done.err
-    )
-    assert numbers(folder / "x.h5") == whole
-
-
-def test_damaged_result_is_named_and_not_used(call: Runner, folder: Path) -> None:
-    succeed(call(*RUN))
-    content = bytearray((folder / "x.h5").read_bytes())
-    content[content.index(np.frombuffer(numbers(folder / "x.h5")["scf/e_tot"]).tobytes())] ^= 1
-    (folder / "x.h5").write_bytes(content)
-    done = call(*RUN, "--resume")
-    recorded_failure(done, 3)
-    assert (folder / "x.h5").read_bytes() == bytes(content)
-    done = succeed(call(*RUN, "--resume", "--overwrite"))
-    assert (
-        "does not have its stored hash" in done.err
-        and "compute it again: it will be replaced" in done.err
-    )
-
-
-def test_python_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
-    given: dict[str, Any] = {
-        "basis": "sto-3g",
-        "threads": 1,
-        "checkpoint": tmp_path / "x.h5",
-        "listener": Heard(),
-    }
-    with (
-        Stopping(at_tile=1),
-        recorded_error(Interrupted),
-    ):
-        dfmp2.run(INPUTS / "h2o.xyz", **given)
-    assert [path.name for path in tmp_path.iterdir()] == ["x.h5.checkpoint"]
-    with recorded_error(ForeignCheckpoint):
-        dfmp2.run(INPUTS / "nh2.xyz", **given)
-    dfmp2.run(INPUTS / "h2o.xyz", **given)
-    assert f"going on from {tmp_path / 'x.h5.checkpoint'}" in given["listener"].stages
-    assert list(tmp_path.iterdir()) == []
-    with recorded_error(InputError):
-        dfmp2.run(INPUTS / "h2o.xyz", basis="sto-3g", resume=True)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.host import provenance
-from dfmp2.mp2.calculation import NOTHING, RUN
+from dfmp2.mp2.calculation import NOTHING
 from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
 from dfmp2.mp2.prepared import open_prepared, options_for, prepared_energy
@@ -225,22 +225,6 @@ def test_workers_that_die_again_and_again(prepared: Path, folder: Path) -> None:
         by_pool(HerePool(2, iter([True] * 9)))
 
 
-def test_a_shard_goes_on_by_itself(
-    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
-    command = ("energy", "--from", B, "--output", "x.h5", "--shard", "1/2")
-    with Stopping(at_tile=4):
-        done = call(*command)
-    recorded_failure(done, 75)
-    succeed(call(*command[:-1], "0/2"))
-    done = call(*command[:-2], "--collect")
-    recorded_failure(done, 3)
-    assert succeed(call(*command, "--threads", "3")).went_on
-    succeed(call(*command[:-2], "--collect"))
-    assert mine(folder / "x.h5") == one_process({})
-
-
 def test_parts_are_even_and_of_neighbours() -> None:
     keys = tile_keys(((40, 100, 300), (38, 102, 300)), CpuBackend(1).limits, 0)
     for count in (1, 2, 7, 50):
@@ -255,78 +239,6 @@ def test_parts_are_even_and_of_neighbours() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def other(name: str, value: str) -> Callable[[Path], Any]:
-    """A shard that states something different about its calculation."""
-
-    def change(path: Path) -> None:
-        state = decode(path.read_bytes())
-        state.identity = {**state.identity, name: value}
-        path.write_bytes(encode(state))
-
-    return change
-
-
-def without_a_tile(path: Path) -> None:
-    state = decode(path.read_bytes())
-    state.tiles = dict(list((state.tiles or {}).items())[1:])
-    path.write_bytes(encode(state))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (Path.unlink, "missing or not complete: 0/2: compute them"),
-        (without_a_tile, "missing or not complete: 0/2: compute them"),
-        (
-            lambda path: path.write_bytes(path.read_bytes()[:-7]),
-            r"0-of-2.checkpoint is damaged \(its content .*\): compute",
-        ),
-        (
-            other("NumPy", "1.0"),
-            r"shard-0-of-2.* another calculation: NumPy \(1.0 there, [0-9.]+ here\)",
-        ),
-        (
-            other("fitted integrals", "0"),
-            "shard-0-of-2.* another calculation: fitted integrals differs",
-        ),
-        (
-            lambda path: path.rename("x.h5.shard-1-of-2.checkpoint"),
-            r"run \(shard 0/2 there, shard 1/2 here\)",
-        ),
-        (
-            lambda path: shutil.copy(path, "x.h5.shard-2-of-3.checkpoint"),
-            "shards of 2 and of 3: delete the wrong ones",
-        ),
-    ],
-    ids=lambda value: value[:25] if isinstance(value, str) else "",
-)
-def test_a_shard_that_is_wrong_is_refused(
-    change: Callable[[Path], Any], said: str, made: Path, prepared: Path, call: Runner, folder: Path
-) -> None:
-    command = ("energy", "--from", B, "--output", "x.h5")
-    for index in (0, 1):
-        shutil.copy(made / f"x.h5.shard-{index}-of-2.checkpoint", folder)
-    change(folder / "x.h5.shard-0-of-2.checkpoint")
-    before = listing(folder)
-    done = call(*command, "--collect")
-    assert done.code == 3 and re.search(said, done.message), done.message
-    assert listing(folder) == before
-
-
-def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder: Path) -> None:
-    command = ("energy", "--from", B, "--output", "x.h5", "--precision", "fp64")
-    succeed(call(*command, "--shard", "0/1"))
-    done = call(*command[:-1], "mixed", "--collect")
-    recorded_failure(done, 3)
-    dfmp2.prepare("nh2.xyz", "sto-3g", B, frozen_core="1", overwrite=True, listener=Heard())
-    for more in (("--collect",), ("--shard", "0/1")):
-        done = call(*command, *more)
-        recorded_failure(done, 3)
-    succeed(call(*command, "--shard", "0/1", "--overwrite"))
-    succeed(call(*command, "--collect"))
-    assert mine(folder / "x.h5") == one_process({"precision": "fp64"})
-
-
 def test_the_memory_advised_is_that_of_all_processes(prepared: Path, call: Runner) -> None:
     """Two workers and the adding process each need what one process requires, in whole MB."""
     done = call("energy", "--from", B, "--workers", "2", "--memory", "9MB")
@@ -336,24 +248,6 @@ def test_the_memory_advised_is_that_of_all_processes(prepared: Path, call: Runne
         assert int(advised) == 3 * math.ceil(float(required))
     else:  # the process is large already; printed in steps of 10 MB
         assert int(advised) / 3 == pytest.approx(1000 * float(required), abs=6)
-
-
-def test_the_shard_of_an_array_job(
-    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only with --shard: a job of an array over molecules computes whole results."""
-    for name, value in {"INDEX": "2", "SIZE": "4"}.items():
-        monkeypatch.setenv(f"AWS_BATCH_JOB_ARRAY_{name}", value)
-    done = succeed(call("energy", "--from", B, "--output", "x.h5", "--shard", "--quiet"))
-    assert (
-        done.out.startswith("dfmp2 shard 2/4: ")
-        and (folder / "x.h5.shard-2-of-4.checkpoint").exists()
-    )
-    assert (
-        decode((folder / "x.h5.shard-2-of-4.checkpoint").read_bytes()).identity[RUN] == "shard 2/4"
-    )
-    succeed(call("energy", "--from", B, "--output", "x.h5"))
-    assert (folder / "x.h5").exists()
 
 
 @pytest.mark.parametrize("more", [(), ("--shard", "0/1")], ids=["energy", "shard"])

@@ -27,7 +27,6 @@ from dfmp2.mp2.prepared import options_for, prepared_energy
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
 from dfmp2.output import prepared as prepared_files
-from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.output.prepared import OpenedFile, PreparedFile, is_prepared, opened
 from dfmp2.output.state import read_layout
 from dfmp2.planning import memory
@@ -40,13 +39,12 @@ from tests.conftest import (
     succeed,
     write_molecules,
 )
-from tests.faults import Stopping, numbers
+from tests.faults import numbers
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_result_files import FILES, Change, changes, mutate
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 PREPARE = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.prepared.h5")
-ENERGY = ("energy", "--from", "x.prepared.h5", "--threads", "1", "--output", "x.h5")
 
 
 def whole(
@@ -82,23 +80,8 @@ def set_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STO3G, FP64 = {"basis": "sto-3g"}, {"precision": "fp64"}
 CASES = {  # molecule, options of the first part, of the second, of both; whether B is on disk
-    "uhf, core": (
-        "nh2",
-        {"basis": "sto-3g", "frozen_core": "auto"},
-        {"os_scale": 1.2},
-        FP64,
-        False,
-    ),
     "no valence electron": ("na", {**STO3G, "frozen_core": "psi4"}, {}, FP64, False),  # with a note
     "mixed, disk": ("nh2", STO3G, {"tolerance": 1e-6}, {"precision": "mixed"}, True),
-    "virtuals, conventional, repeated": (
-        "h2o",
-        {"basis": "sto-3g", "scf": "conventional", "frozen_virtual": 1},
-        {"tolerance": 1e-12},
-        {},
-        False,
-    ),
-    "stability, check": ("h2o", {**STO3G, "stability": "full"}, {"check": True}, FP64, False),
     "no beta electron, disk": ("h", {"basis": "cc-pvdz"}, {}, {}, True),
     "trainium": ("h2o", STO3G, {"backend": "nki-interpreter"}, {}, False),
 }
@@ -112,7 +95,7 @@ def test_two_parts_give_the_bits_of_a_run(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, before, after, both, disk = CASES[case]
-    both = {**both, "threads": 1 if "conventional" in case else 2}
+    both = {**both, "threads": 2}
     molecule = write_molecules(tmp_path) / f"{name}.xyz"
     (tmp_path / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
     (tmp_path / "na.xyz").write_text("1\ncharge=1\nNa 0 0 0\n")
@@ -161,23 +144,6 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
         # No space is wasted
         assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
-
-
-def test_a_stopped_preparation_of_another_molecule_is_replaced_on_request(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
-    given: dict[str, Any] = {"basis": "sto-3g", "output": folder / "x.h5", "listener": Heard()}
-    with Stopping(after_scf=True), pytest.raises(dfmp2.Interrupted):
-        dfmp2.prepare(folder / "h2o.xyz", **given)
-    with recorded_error(dfmp2.ForeignCheckpoint):
-        dfmp2.prepare(folder / "nh2.xyz", **given)
-    made = dfmp2.prepare(folder / "nh2.xyz", **given, overwrite=True)
-    expected = dfmp2.run(folder / "nh2.xyz", "sto-3g", listener=Heard())
-    assert made.reference.scf_total_energy == pytest.approx(expected.scf_total_energy, abs=1e-9)
-    energy = dfmp2.energy(folder / "x.h5", listener=Heard()).total_energy
-    assert energy == pytest.approx(expected.total_energy, abs=1e-9)
-    assert not (folder / "x.h5.checkpoint").exists()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -413,48 +379,6 @@ def test_every_option_of_a_run_belongs_somewhere() -> None:
         "transform",
         *WHOLE_RUN,
     }
-
-
-# --- stopped and gone on with ---------------------------------------------------------------------
-
-
-def test_prepare_goes_on_from_its_checkpoint(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
-    with Stopping(after_scf=True):
-        done = call(*PREPARE)
-    recorded_failure(done, 75)
-    assert [name for name in listing(folder) if "prepared" in name] == ["x.prepared.h5.checkpoint"]
-    first = succeed(call(*PREPARE, "--resume"))
-    assert first.went_on and not first.iterated
-    before = listing(folder)
-    again = succeed(call(*PREPARE, "--resume"))
-    assert again.was_complete and again.out == first.out and listing(folder) == before
-    done = call("prepare", "nh2.xyz", *PREPARE[2:], "--resume")
-    recorded_failure(done, 3)
-    succeed(call(*PREPARE[:-1], "y.prepared.h5"))
-    with opened("x.prepared.h5") as mine, opened("y.prepared.h5") as other:
-        assert mine.fingerprint == other.fingerprint
-
-
-def test_energy_goes_on_from_its_checkpoint(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
-    succeed(call(*PREPARE))
-    with Stopping(at_tile=2):
-        done = call(*ENERGY)
-    recorded_failure(done, 75)
-    succeed(call("prepare", "h2.xyz", "--basis", "sto-3g", "--output", "other.h5"))
-    done = call("energy", "--from", "other.h5", *ENERGY[3:], "--resume")
-    recorded_failure(done, 3)
-    first = succeed(call(*ENERGY, "--resume"))
-    assert first.went_on and not (folder / "x.h5.checkpoint").exists()
-    again = succeed(call(*ENERGY, "--resume"))
-    assert again.was_complete and again.out == first.out
-    succeed(call(*ENERGY[:-1], "y.h5"))
-    assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
 
 
 def test_a_full_disk_leaves_nothing(
