@@ -18,10 +18,12 @@ from scipy.special import stdtrit
 import dfmp2
 from dfmp2.errors import NumericalError, ResourceError
 from dfmp2.execution import items
+from dfmp2.execution.batch import plan_item
 from dfmp2.execution.manifest import BatchItem
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.host import files
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
@@ -146,6 +148,21 @@ def test_an_item_of_a_batch_asks_for_free_disk(
         row = items.compute_item(given, None, None, "test", WorkerShare(1, 4 * 10**9))
         assert (row.status, row.exit_code or 0) == (status, 0)
         assert target.exists() == (status == "complete")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_item_is_planned_where_its_scratch_folder_is_not(tmp_path: Path, there: bool) -> None:
+    """That of this host stands for one that only the computing host has."""
+    scratch = tmp_path / "scratch"
+    if there:
+        scratch.mkdir()
+    options = Options(basis="sto-3g", backend="cpu", scratch=str(scratch))
+    path, target = tmp_path / "h2.xyz", tmp_path / "h2.h5"
+    hydrogen = Molecule(("H", "H"), [[0, 0, 0], [0, 0, 1.4]])
+    item = BatchItem("h2", str(path), path, options, {}, target)
+    found = plan_item(item, hydrogen, WorkerShare(1, 4 * 10**9))
+    assert found.setup.scratch.is_dir()
+    assert (found.setup.scratch == scratch) is there
 
 
 # --- locks and what a stopped run leaves ----------------------------------------------------------
