@@ -33,6 +33,7 @@ from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.vibrations import masses, principal_axes, rigid_motions
 from tests.awkward import (
     BASIS,
     EXACT,
@@ -623,3 +624,18 @@ def test_a_variable_that_numpy_cannot_read_is_refused_before_it_is_imported(
     for value in ("0", " 1 "):
         monkeypatch.setenv(HUGE_PAGES, value)
         succeed(call("plan", "h2.xyz", "--basis", "sto-3g"))
+
+
+# --- stationary points ----------------------------------------------------------------------------
+
+
+def test_rigid_motions_of_a_nearly_straight_molecule_are_those_along_its_axis() -> None:
+    bend = np.radians(1.0)
+    place = np.array([[0, 0, 0], [1.9 * np.sin(bend), 0, -1.9 * np.cos(bend)], [0.01, 0.02, 2.2]])
+    bent = Molecule(("C", "N", "H"), place)
+    weights = masses(bent)
+    centred, axes = principal_axes(bent, weights)
+    straight = replace(bent, coordinates=np.outer(centred @ axes[2], axes[2]))
+    found, expected = (rigid_motions(molecule, weights) for molecule in (bent, straight))
+    assert found.shape == (9, 5)
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-10)

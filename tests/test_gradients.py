@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import gto, scf
+from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, Dfmp2Error, NumericalError, ResourceError
@@ -30,7 +30,16 @@ from dfmp2.mp2.properties import Gradient, GradientCertificate
 from dfmp2.options import make_options
 from dfmp2.options.methods import Method
 from dfmp2.progress import Silent
-from dfmp2.scf.rotations import UHF, Rotation, free_rotations, turned_orbitals
+from dfmp2.scf import response_matrices
+from dfmp2.scf.jk import JKFitting
+from dfmp2.scf.rotations import (
+    UHF,
+    RotatedSpin,
+    Rotation,
+    free_rotations,
+    hessian_product,
+    turned_orbitals,
+)
 from dfmp2.scf.stability import examined
 from tests.awkward import MOLECULES, mole_of, slope
 from tests.conftest import Heard
@@ -555,3 +564,31 @@ def test_a_slope_by_hand(
     beside |= {"guess": "atoms", "scf_from": None, "scf_starts": 1}
     tight = replace(options, scf_conv_tol=min(tolerance, 1e-12), **beside)
     assert asked == [(tight, "there", False)] * 4
+
+
+@pytest.mark.parametrize(("group", "single"), [(9, False), (16, True), (1000, False)])
+def test_groups_of_fitting_functions_change_no_product_with_the_orbital_hessian(
+    group: int, single: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two spins, from integrals that are taken in groups, the last of which is smaller, against
+    those of PySCF's Coulomb and exchange matrices."""
+    mole = mole_of(WATER.with_state(1, 2), "sto-3g")
+    number_bytes = 4 if single else 8
+    width = mole.nao * sum(mole.nelec)
+    monkeypatch.setattr(response_matrices, "HALF_BYTES", group * number_bytes * width)
+    mf = scf.UHF(mole).density_fit(auxbasis="def2-svp-jkfit")
+    auxmole = df.addons.make_auxmol(mole, "def2-svp-jkfit")
+    fitted = JKFitting(mole, auxmole, 2)
+    assert (auxmole.nao // 2) % group
+    rng = np.random.default_rng(6)
+    spins = []
+    for nocc in mole.nelec:
+        c = np.linalg.qr(rng.standard_normal((mole.nao, mole.nao)))[0]
+        differences = rng.standard_normal((mole.nao - nocc, nocc))
+        spins.append(RotatedSpin(c[:, :nocc], c[:, nocc:], differences))
+    x = [rng.standard_normal(spin.differences.shape) for spin in spins]
+    expected = hessian_product(mf, spins, x, 1.5)
+    mf.with_df = fitted
+    found = response_matrices.orbital_hessian(mf, spins, single=single, held=True)(x, 1.5)
+    for image, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(image, right, atol=1e-5 if single else 1e-9)

@@ -7,6 +7,7 @@ import math
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,23 +18,28 @@ from scipy.special import stdtrit
 import dfmp2
 from dfmp2.errors import NumericalError, ResourceError
 from dfmp2.execution import items
+from dfmp2.execution.batch import plan_item
 from dfmp2.execution.manifest import BatchItem
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.host import files
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, MP2Result, NativeEnergies
-from dfmp2.options import Options
+from dfmp2.options import Options, make_options
+from dfmp2.options.values import KEPT
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
+from dfmp2.output.hdf5_datasets import pack_records, unpack
 from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Silent
+from dfmp2.studies import task
 from tests.awkward import EXACT, MOLECULES
 from tests.conftest import MOLECULES as EVERYDAY
 from tests.conftest import only_free_in
@@ -142,6 +148,21 @@ def test_an_item_of_a_batch_asks_for_free_disk(
         row = items.compute_item(given, None, None, "test", WorkerShare(1, 4 * 10**9))
         assert (row.status, row.exit_code or 0) == (status, 0)
         assert target.exists() == (status == "complete")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_item_is_planned_where_its_scratch_folder_is_not(tmp_path: Path, there: bool) -> None:
+    """That of this host stands for one that only the computing host has."""
+    scratch = tmp_path / "scratch"
+    if there:
+        scratch.mkdir()
+    options = Options(basis="sto-3g", backend="cpu", scratch=str(scratch))
+    path, target = tmp_path / "h2.xyz", tmp_path / "h2.h5"
+    hydrogen = Molecule(("H", "H"), [[0, 0, 0], [0, 0, 1.4]])
+    item = BatchItem("h2", str(path), path, options, {}, target)
+    found = plan_item(item, hydrogen, WorkerShare(1, 4 * 10**9))
+    assert found.setup.scratch.is_dir()
+    assert (found.setup.scratch == scratch) is there
 
 
 # --- locks and what a stopped run leaves ----------------------------------------------------------
@@ -399,3 +420,29 @@ def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(dfump2_native.DFUMP2, "kernel", singular)
     with recorded_error(NumericalError):
         dfmp2.run(radical, "sto-3g", check=True, threads=1, listener=Silent())
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_study_measures_its_fitting_errors_only_if_the_certificate_fits_into_memory(
+    fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = SimpleNamespace(fits=fits)
+    certificate = SimpleNamespace(memory=memory, dense=True, rows=1)
+    planned = SimpleNamespace(certificate=certificate, work=SimpleNamespace(spins=(None,)))
+    monkeypatch.setattr(task, "_planned", lambda step: (None, planned))
+    monkeypatch.setattr(task.time_plan, "certificate_seconds", lambda *_: 0.01)
+    step = task.Step("it", "it", MOLECULES["chloramine"], make_options(basis="sto-3g"))
+    found = task.certified([step])
+    assert found.steps[0].options.certify_fit is fits
+    assert found.note.startswith(
+        "fitting errors: measured" if fits else "fitting errors: estimated"
+    )
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_numbers_that_json_cannot_hold_are_datasets_of_their_own(kept: str) -> None:
+    """Also inside a tuple."""
+    values = {"plain": 1.5, "lost": math.nan, "both": (1.0, math.inf), "text": "nan"}
+    apart, records = pack_records(values, kept)
+    assert apart.keys() == {"lost", "both"}
+    assert unpack(records) == {"plain": 1.5, "text": "nan"}

@@ -24,7 +24,7 @@ from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.options import make_options
+from dfmp2.options import Options, make_options
 from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
@@ -1041,3 +1041,60 @@ def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded_error(Dfmp2Error) as refused:
         optimized(WATER, MINIMUM)
     assert refused.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("energies", "side"), [((-1.0, -1.001), "minus"), ((-1.001, -1.0), "plus")]
+)
+def test_a_saddle_point_is_left_on_its_lower_side(
+    energies: tuple[float, float], side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descents = []
+
+    def descend(course, name, guess, results):
+        descents.append(name)
+        yield from ()
+
+    place = FLUORIDE.coordinates
+    saddle = SimpleNamespace(imaginary=1, hessian=None, sides=lambda _: (place + 0.1, place - 0.1))
+    found = [saddle, SimpleNamespace(imaginary=0)]
+
+    def verify(course, results):
+        yield from ()
+        return found.pop(0)
+
+    monkeypatch.setattr(Course, "_descend", descend)
+    monkeypatch.setattr(Course, "_verify", verify)
+    first = Step("step-000", "step 0", FLUORIDE, ON_SPRINGS)
+    results = {}
+    for steps in Course(first, Search(verify=True), Silent()).then(results):
+        for step, energy in zip(steps, energies, strict=True):
+            results[step.name] = SimpleNamespace(total_energy=energy, molecule=step.molecule)
+    assert descents == ["step-000", f"step-000-{side}"]
+
+
+def test_a_complete_optimisation_that_changed_its_options_midway_is_resumed_with_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not with options that none of its runs has."""
+    asked = on_springs(monkeypatch, FLUORIDE)
+    monkeypatch.chdir(tmp_path)
+    loose = replace(ON_SPRINGS, scf_conv_tol=1e-8)
+    tight = replace(ON_SPRINGS, scf_conv_tol=1e-10, precision="mixed")
+
+    def stored(options: Options, steps: int, *, resume: bool) -> Study:
+        keeper = Keeper(Path("x.h5"), resume=resume)
+        search = Search(max_steps=steps)
+        return optimize_geometry(FLUORIDE, options, search, keeper=keeper, listener=Silent())
+
+    with pytest.raises(Unfinished):
+        stored(loose, 1, resume=False)
+    study = stored(tight, 50, resume=False)
+    assert [run.options.precision for run in study.runs.values()][:3] == ["fp64", "fp64", "mixed"]
+    computed = len(asked)
+    for options in (loose, tight):
+        again = stored(options, 50, resume=True)
+        assert list(again.runs) == list(study.runs)
+    with recorded_error(InputError):
+        stored(replace(tight, scf_conv_tol=1e-9), 50, resume=True)
+    assert len(asked) == computed

@@ -114,9 +114,6 @@ class Keeper:
             return recalled
         stored = [step for step in steps if step.name in self._stored.runs]
         some_missing = len(stored) < len(steps)
-        settable = chosen
-        if not self._stored.complete:
-            settable = (*chosen, *free)
         for step in stored:
             run = self._stored.runs[step.name]
             if follow and not step.optimised and _moved(run, step):
@@ -127,6 +124,7 @@ class Keeper:
             molecule = step.molecule
             if follow:
                 molecule = replace(molecule, coordinates=run.molecule.coordinates)
+            settable = [*chosen, *self._changeable(free, step)]
             options = replace(
                 step.options, **{name: getattr(run.options, name) for name in settable}
             )
@@ -154,6 +152,21 @@ class Keeper:
                 f"({products}): their last bits may differ from those of a run here"
             )
         return recalled
+
+    def _changeable(self, free: tuple[str, ...], step: Step) -> list[str]:
+        """Those of the free options in which the stored run of a step may differ: all while the
+        study is unfinished; later those whose value one of its runs has, since it may have been
+        continued with other options before it was complete."""
+        assert self._stored is not None
+        if not self._stored.complete:
+            return list(free)
+        stored = [run.options for run in self._stored.runs.values()]
+        changeable = []
+        for name in free:
+            value = getattr(step.options, name)
+            if any(getattr(options, name) == value for options in stored):
+                changeable.append(name)
+        return changeable
 
     def _other(self, step: Step, different: Sequence[str]) -> str:
         """The error that the stored run of a step is of another calculation."""

@@ -137,7 +137,7 @@ class Task:
     passed : reduces a run once the next one that is not `Step.passing` is done; None to keep all of
         it
     free : options that may change when an unfinished study is continued, since the numbers agree
-        closely enough
+        closely enough; a complete one may have runs with several values of them
     chosen : options that the study sets by itself; stored runs may differ in them
     warnings : about the task itself, given before the first run
     question : settings in which a stored study must agree for its runs to be reused; a missing one
