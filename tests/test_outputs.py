@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "interaction": ("interaction", "li.xyz", *FAST, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
     "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
     "reaction": ("reaction", *FAST, "--reactants", "pair.xyz,2*be-ion.xyz", "--products", "2*li-ion.xyz,2*be.xyz", *GAS),
-    "relaxed": ("scan", "near.xyz", *FAST, "--bond", "2,3", "0.95:1.05:2", "--relaxed"),
+    "relaxed": ("scan", "near.xyz", *FAST, "--bond", "2,3", "0.95:1.05:2", "--relaxed", "--convergence", "GAU_LOOSE"),
 }  # fmt: skip
 
 
