@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from dfmp2.mp2 import energy
 from dfmp2.output import hdf5
 from tests.conftest import (
     Runner,
+    Stored,
     in_shell,
     listing,
     succeed,
@@ -99,15 +103,12 @@ def test_full_standard_output(folder: Path) -> None:
     hdf5.read(folder / "h2.dfmp2.h5")
 
 
-def test_reader_that_leaves_early_is_no_error(folder: Path) -> None:
-    script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
+def test_readers_that_leave_early_are_no_error(folder: Path) -> None:
+    """Neither that of the result nor that of the progress."""
+    script = '"$@" 2> >(head -n 1 >&2) | head -n 1; echo "${PIPESTATUS[0]}"'
     done = in_shell(script, "run", H2, *STO3G, cwd=folder)
     assert done.out.splitlines()[-1] == "0" and "Traceback" not in done.err + done.out
-
-
-def test_progress_that_cannot_be_shown_does_not_stop_a_run(folder: Path) -> None:
-    done = in_shell('"$@" 2> >(head -n 1 >&2)', "run", H2, *STO3G, cwd=folder)
-    assert done.code == 0 and "dfmp2 finished" in done.out
+    hdf5.read(folder / "h2.dfmp2.h5")
 
 
 def test_failed_check_exits_8_and_keeps_the_result(
@@ -122,3 +123,73 @@ def test_failed_check_exits_8_and_keeps_the_result(
     for more in ((), ("--resume",)):
         recorded_failure(call("run", H2O, *STO3G, "--check", "--precision", "fp64", *more), 8)
         assert (folder / "h2o.dfmp2.h5").is_file()
+
+
+@pytest.fixture
+def raise_in_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """A function that makes `dfmp2 run` raise an error when it begins to compute."""
+
+    def raise_error(error: Exception) -> None:
+        monkeypatch.setattr("dfmp2.interop.python.run_options", Mock(side_effect=error))
+
+    return raise_error
+
+
+def test_a_machine_that_refuses_memory(
+    call: Runner, raise_in_run: Callable[[Exception], None]
+) -> None:
+    raise_in_run(MemoryError())
+    done = call("run", H2, *STO3G)
+    assert done.code == 7 and "the machine refused to give more memory" in done.message
+
+
+def test_a_fault_of_the_program_is_not_hidden(
+    call: Runner, raise_in_run: Callable[[Exception], None]
+) -> None:
+    raise_in_run(RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("run", H2, *STO3G)
+
+
+def test_a_run_on_a_full_disk(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = listing(folder)
+    monkeypatch.setattr("dfmp2.host.files.free_disk", lambda folder: 1_000)
+    done = call("run", H2, *STO3G)
+    assert done.code == 7 and "1.00 kB free and at least 10.00 kB are needed" in done.message
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize(("free", "code"), [(9_999, 7), (10_000, 0)])
+def test_a_derived_result_needs_ten_kilobytes(
+    call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch, free: int, code: int
+) -> None:
+    monkeypatch.setattr("dfmp2.host.files.free_disk", lambda folder: free)
+    done = call("derive", str(water.path), "--method", "scs-mp2", "-o", "d.h5")
+    assert (done.code, Path("d.h5").exists()) == (code, code == 0)
+
+
+@pytest.mark.parametrize(("command", "function"), [("run", "correlate"), ("prepare", "build_b")])
+def test_a_file_that_was_written_meanwhile_is_kept(
+    call: Runner, monkeypatch: pytest.MonkeyPatch, command: str, function: str
+) -> None:
+    own = getattr(energy, function)
+
+    def write_first(*arguments: Any, **more: Any) -> Any:
+        Path("new.h5").write_text("precious")
+        return own(*arguments, **more)
+
+    monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
+    monkeypatch.setattr(energy, function, write_first)
+    done = call(command, H2, *STO3G, "-o", "new.h5")
+    assert done.code == 3 and "new.h5 was written by another process meanwhile" in done.message
+    assert Path("new.h5").read_text() == "precious"
+
+
+def test_a_disk_without_hard_links(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = listing(folder).keys()
+    monkeypatch.setattr("os.link", Mock(side_effect=PermissionError(1, "not permitted")))
+    succeed(call("run", H2, *STO3G, "-o", "new.h5"))
+    hdf5.read("new.h5")
+    assert listing(folder).keys() == before | {"new.h5"}

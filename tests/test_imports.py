@@ -97,29 +97,30 @@ except ModuleNotFoundError:
     assert not (tmp_path / "marker").exists()
 
 
-def test_pyscf_imported_earlier_is_closed_and_reopened(tmp_path: Path) -> None:
-    """To PySCF a coordinate is a Python expression: evaluated outside the block, refused inside."""
-    code = """
-from pyscf import gto
-from dfmp2.molecule.pyscf_shield import shielded
-text = "H 0 0 0; H 0 0 len([print('executed')])"
-def build():
-    try:
-        gto.M(atom=text, unit="Bohr", verbose=0)
-    except Exception as error:
-        print(type(error).__name__)
-build()
-with shielded():
-    build()
-build()
-"""
-    assert run_python(code, tmp_path) == "executed\nValueError\nexecuted\n"
-
-
-def test_switches_stay_closed_until_the_last_thread_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def open_pyscf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySCF as it is imported by others: its switches are open."""
     import_pyscf()
     for name in EVALUATING:
         monkeypatch.setattr(import_module(name), FLAG, False)
+
+
+def test_pyscf_imported_earlier_is_closed_and_reopened(
+    open_pyscf: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To PySCF a coordinate is a Python expression: evaluated outside the block, refused inside."""
+    from pyscf import gto
+
+    text = "H 0 0 0; H 0 0 len([print('executed')])"
+    gto.M(atom=text, unit="Bohr", verbose=0)
+    with shielded(), pytest.raises(ValueError, match="Failed to parse geometry"):
+        gto.M(atom=text, unit="Bohr", verbose=0)
+    assert capsys.readouterr().out == "executed\n"
+    gto.M(atom=text, unit="Bohr", verbose=0)
+    assert capsys.readouterr().out == "executed\n"
+
+
+def test_switches_stay_closed_until_the_last_thread_leaves(open_pyscf: None) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def other() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.arrays import same_content
 from dfmp2.mp2.dispersion import Dispersion
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.properties import Polarizability
@@ -61,7 +63,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "interaction": ("interaction", "li.xyz", *FAST, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
     "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
     "reaction": ("reaction", *FAST, "--reactants", "pair.xyz,2*be-ion.xyz", "--products", "2*li-ion.xyz,2*be.xyz", *GAS),
-    "relaxed": ("scan", "near.xyz", *FAST, "--bond", "2,3", "0.95:1.05:2", "--relaxed"),
+    "relaxed": ("scan", "near.xyz", *FAST, "--bond", "2,3", "0.95:1.05:2", "--relaxed", "--convergence", "GAU_LOOSE"),
 }  # fmt: skip
 
 
@@ -346,6 +348,59 @@ def test_numbers_of_a_result_that_are_sums(stored: Callable[[str], Path]) -> Non
     assert printed["properties"]["origin"] == [0.0, 0.0, 0.0]
 
 
+def test_each_dataset_is_described_and_has_units(stored: Callable[[str], Path]) -> None:
+    """Texts are UTF-8. Moments of writing are those of UTC."""
+    described = []
+    with h5py.File(stored("run")) as handle:
+
+        def note(path: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                text = h5py.check_string_dtype(item.dtype)
+                assert item.attrs["description"].strip() and "units" in item.attrs, path
+                assert text is None or text.encoding == "utf-8", path
+                described.append(path)
+
+        handle.visititems(note)
+        moments = [handle.attrs["file_time"]]
+    assert len(described) > 80
+    moments.append(dfmp2.read(stored("run")).provenance.created)
+    for moment in moments:
+        age = datetime.now(UTC) - datetime.fromisoformat(moment)
+        assert timedelta(0) <= age < timedelta(hours=1)
+
+
+VALUES = np.array([1.0, np.nan])
+WORDS = np.array(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (VALUES, VALUES.copy(), True),
+        (WORDS, WORDS.copy(), True),
+        ([1, {"x": VALUES}], [1, {"x": VALUES.copy()}], True),
+        ({"x": (np.nan, 2.0)}, {"x": (np.nan, 2.0)}, True),
+        ((), (), True),
+        (None, None, True),
+        (VALUES, np.array([1.0, 2.0]), False),
+        (VALUES, [1.0, np.nan], False),
+        ({"x": (np.nan, 2.0)}, {"x": (1.0, 2.0)}, False),
+        ({"x": (np.nan, 2.0)}, {"x": (-np.inf, 2.0)}, False),
+        (WORDS, np.array(["a", "c"]), False),
+        ((1.0,), (1.0, 2.0), False),
+        ((1.0, 2.0), [1.0, 2.0], False),
+        ({"x": 1}, {"x": 2}, False),
+        ({"x": 1}, {"x": 1, "y": 2}, False),
+        (1, 1.0, False),
+        (True, 1, False),
+        ("a", None, False),
+        (1.0, math.nextafter(1.0, 2.0), False),
+    ],
+)
+def test_what_is_the_same_content(one: Any, other: Any, expected: bool) -> None:
+    assert same_content(one, other) is expected and same_content(other, one) is expected
+
+
 # --- what studies derive from their runs ----------------------------------------------------------
 
 KJ, KCAL = 2625.4996394799, 627.5094740631  # per mol and Eh
@@ -471,7 +526,7 @@ def points_of(study: Study) -> list[dfmp2.MP2Result]:
     return [study.runs[name] for name in names]
 
 
-@pytest.mark.parametrize("name", ["scan", "map", "relaxed"])
+@pytest.mark.parametrize("name", ["scan", "map", pytest.param("relaxed", marks=pytest.mark.slow)])
 def test_the_table_of_a_scan(name: str, study_of: Callable[[str], Study]) -> None:
     """Coordinates measured in the geometries, energies of the points, heights above the lowest."""
     study = study_of(name)

@@ -19,7 +19,7 @@ from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.reports.energies import _pair_map, pairs_section
 from tests.conftest import pytest_runtest_makereport
-from tests.report_page import enlarged, open_shell, page_of, parse
+from tests.report_page import enlarged, open_shell, page_of, page_of_runs, parse
 
 NASTY = (
     "</title><script>alert(1)</script><img src=//x.invalid/a onerror=alert(2)> "
@@ -246,3 +246,8 @@ def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
         assert box is not None
         height = float(box[1].split()[3])
         assert lowest < height < highest
+
+
+def test_a_page_shows_eight_results_in_full(result):
+    text = parse(page_of_runs(*[result] * 9)).text
+    assert "The first 8 of 9 results are shown in full" in text

@@ -41,21 +41,44 @@ def tab(tmp_path_factory):
         yield opened
 
 
-@pytest.fixture
-def three(tab, tmp_path, water):
-    """The page of three results with a hostile title, just opened."""
+@pytest.fixture(scope="module")
+def page_of_three(tmp_path_factory, water):
+    """The file of a page of three results with a hostile title."""
     result = hdf5.read(water.path)
     exact = dataclasses.replace(
         result, precision="fp64", timings=dataclasses.replace(result.timings, total=0.001)
     )
     mixed = [dataclasses.replace(result, backend=name) for name in ("b", "c")]
     title = "<img src=http://x.invalid/a.png><script>document.title='no'</script>"
-    path = tmp_path / "three.html"
+    path = tmp_path_factory.mktemp("pages") / "three.html"
     path.write_text(page_of_runs(exact, *mixed, title=title), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def three(tab, page_of_three):
+    """That page, just opened."""
     tab.requests.clear()
     tab.complaints.clear()
-    tab.open(path)
+    tab.open(page_of_three)
     return tab
+
+
+@pytest.fixture
+def resize(tab):
+    """A function that gives the tab a width and a height; afterwards it has its own again."""
+
+    def resize_to(width, height=700):
+        tab.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    yield resize_to
+    tab.ask("Emulation.clearDeviceMetricsOverride")
 
 
 def pages(tab):
@@ -67,52 +90,51 @@ def pages(tab):
     return len(re.findall(rb"/Type\s*/Page\b", paper))
 
 
-def look(tab, scheme, tmp_path):
-    """Statistics of a screenshot in a colour scheme."""
+def look(tab, scheme, page, empty):
+    """Statistics of a screenshot in a colour scheme; the policy of the empty page allows reading
+    the picture."""
     tab.ask(
         "Emulation.setEmulatedMedia",
         media="screen",
         features=[{"name": "prefers-color-scheme", "value": scheme}],
     )
-    tab.open(tmp_path / "three.html")
-    picture = tab.screenshot(800, 900)
-    tab.open(tmp_path / "empty.html")  # its policy allows reading the picture
+    tab.open(page)
+    picture = tab.screenshot(600, 600)
+    tab.open(empty)
     return tab.run(LOOK % base64.b64encode(picture).decode())
 
 
-def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(three, tmp_path, water):
-    (tmp_path / "empty.html").write_text("<!DOCTYPE html><title>empty</title>")
-    result = enlarged(hdf5.read(water.path), 100)
-    large = dataclasses.replace(
-        result, molecule=dataclasses.replace(result.molecule, text="H 0 0 0\n" * 100)
-    )
-    (tmp_path / "large.html").write_text(page_of(large), encoding="utf-8")
-    three.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=360,
-        height=700,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
-    for name in ("three.html", "large.html"):
-        three.open(tmp_path / name)
-        assert three.run("document.documentElement.scrollWidth") <= 360, name
-    three.open(tmp_path / "three.html")
-    three.ask("Emulation.clearDeviceMetricsOverride")
-    assert pages(three) == 1  # the summary alone, unless everything is requested
-    three.run("document.querySelector('#all').checked = true")
-    assert 3 <= pages(three) <= 30
-    light, dark = (look(three, scheme, tmp_path) for scheme in ("light", "dark"))
+def test_the_page_is_drawn_in_light_and_dark(three, page_of_three, tmp_path):
+    empty = tmp_path / "empty.html"
+    empty.write_text("<!DOCTYPE html><title>empty</title>")
+    light, dark = (look(three, scheme, page_of_three, empty) for scheme in ("light", "dark"))
     three.ask("Emulation.setEmulatedMedia", media="", features=[])
     assert light["mean"] > 225 and dark["mean"] < 60
     assert light["colours"] > 100 and dark["colours"] > 100
 
 
-def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
+def test_the_summary_alone_is_printed_unless_everything_is_requested(three):
+    assert pages(three) == 1
+    three.run("document.querySelector('#all').checked = true")
+    assert 3 <= pages(three) <= 30
+
+
+def test_the_page_fits_on_a_small_screen(three, resize, tmp_path, water):
+    resize(360)
+    assert three.run("document.documentElement.scrollWidth") <= 360
+    result = enlarged(hdf5.read(water.path), 40)
+    large = dataclasses.replace(
+        result, molecule=dataclasses.replace(result.molecule, text="H 0 0 0\n" * 40)
+    )
+    (tmp_path / "large.html").write_text(page_of(large), encoding="utf-8")
+    three.open(tmp_path / "large.html")
+    assert three.run("document.documentElement.scrollWidth") <= 360
+
+
+def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, page_of_three):
     assert three.complaints == []
-    assert [url for url in three.requests if not url.startswith("data:")] == [
-        (tmp_path / "three.html").as_uri()
-    ]
+    asked_for = [url for url in three.requests if not url.startswith("data:")]
+    assert asked_for == [page_of_three.as_uri()]
     assert three.run("document.title").startswith("<img src=http://x.invalid")
     assert three.run("document.querySelectorAll('img, script').length") == 1
     three.run("""(() => { const script = document.createElement("script"), image = new Image();
@@ -120,6 +142,11 @@ def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
         document.body.append(script, image); })()""")
     assert three.run("window.intruder") is None
     assert any("Content Security Policy" in complaint for complaint in three.complaints)
+
+
+def type_key(tab, key, **more):
+    for kind in ("keyDown", "keyUp"):
+        tab.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, **more)
 
 
 def column(tab, place, table="table"):
@@ -157,15 +184,7 @@ def test_headings_sort(three):
         "document.querySelector('#overview "
         "table').tHead.rows[0].cells[0].querySelector('button').focus()"
     )
-    for kind in ("keyDown", "keyUp"):
-        three.ask(
-            "Input.dispatchKeyEvent",
-            type=kind,
-            key="Enter",
-            code="Enter",
-            windowsVirtualKeyCode=13,
-            text="\r",
-        )
+    type_key(three, "Enter", windowsVirtualKeyCode=13, text="\r")
     assert column(three, 0, RUNS) == ["1.h5", "2.h5", "3.h5"]
     # By value, not as text: -1.0e-2 is above -9.0e-2, and unknown values come last.
     cells = (
@@ -206,11 +225,6 @@ def places(tab):
 
 def mouse(tab, kind, x, y):
     tab.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-
-def type_key(tab, key):
-    for kind in ("keyDown", "keyUp"):
-        tab.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
 
 def test_the_molecule_turns_and_stays_in_its_frame(peroxide):
@@ -272,8 +286,7 @@ def test_the_molecule_is_measured(peroxide):
     assert tab.run("document.querySelectorAll('.chosen').length") == 2
 
 
-@pytest.mark.parametrize("unit", ["eV", "kJ/mol"])
-def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, unit):
+def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water):
     result = hdf5.read(water.path)
     totals = (result.total_energy, result.total_energy + 0.005)
     table = {
@@ -285,23 +298,26 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
     (tmp_path / "two.html").write_text(page)
     tab.open(tmp_path / "two.html")
     heads = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
-    before, marks = (
-        column(tab, 2),
+    before = column(tab, 2)
+    marks = (
         "[...document.querySelectorAll('.ticks')[0].querySelectorAll('text')].map(t => "
-        "+t.textContent)",
+        "+t.textContent)"
     )
     pick = (
         "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')); "
         "}})(document.querySelector('select'))"
     )
-    tab.run(pick.format(UNITS[unit]))
-    assert tab.run(heads)[2] == f"E(MP2) / {unit}"
-    assert float(column(tab, 2)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)
-    decimals = len(column(tab, 2)[0].partition(".")[2])  # those of 1e-10 Eh in this unit, no more
-    assert 1 - 1e-9 < 10.0**-decimals / (1e-10 * UNITS[unit]) < 10
-    assert tab.run("document.querySelector('.up').textContent").endswith(f" / {unit}")
-    steps = np.diff(tab.run(marks))
-    assert len(steps) >= 2 and steps == pytest.approx(steps[0]) and f"{steps[0]:e}"[0] in "125"
+    for unit in ("eV", "kJ/mol"):
+        factor = UNITS[unit]
+        tab.run(pick.format(factor))
+        assert tab.run(heads)[2] == f"E(MP2) / {unit}"
+        energy = column(tab, 2)[0]
+        assert float(energy) == pytest.approx(result.total_energy * factor, rel=1e-9)
+        decimals = len(energy.partition(".")[2])  # those of 1e-10 Eh in this unit, no more
+        assert 1 - 1e-9 < 10.0**-decimals / (1e-10 * factor) < 10
+        assert tab.run("document.querySelector('.up').textContent").endswith(f" / {unit}")
+        steps = np.diff(tab.run(marks))
+        assert len(steps) >= 2 and steps == pytest.approx(steps[0]) and f"{steps[0]:e}"[0] in "125"
     tab.run(pick.format(""))
     assert column(tab, 2) == before and tab.run(heads)[2] == "E(MP2) / Eh"
 
@@ -318,62 +334,53 @@ def test_links_lead_to_their_section(three):
         assert three.run("document.querySelector(location.hash).checkVisibility()")
 
 
-def test_page_can_be_read_without_script(tab, three, tmp_path):
+def test_page_can_be_read_without_script(tab, page_of_three):
     tab.ask("Emulation.setScriptExecutionDisabled", value=True)
-    tab.open(tmp_path / "three.html")
+    tab.open(page_of_three)
     root = tab.ask("DOM.getDocument", depth=0)["root"]["nodeId"]
     text = tab.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"]
     tab.ask("Emulation.setScriptExecutionDisabled", value=False)
     assert "<button" not in text and len(re.findall("<svg", text)) > 10
 
 
-def test_contents_stay_in_view_and_are_reached_by_keyboard(tab, three, tmp_path):
-    tab.open(tmp_path / "three.html")
+def test_contents_stay_in_view(three, resize):
     for width in (1440, 390):
-        tab.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=800,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        tab.run("scrollTo({top: 900, behavior: 'instant'})")
-        top, bottom = tab.run(
+        resize(width, 800)
+        three.run("scrollTo({top: 900, behavior: 'instant'})")
+        top, bottom = three.run(
             "(r => [r.top, r.bottom])(document.querySelector('.contents').getBoundingClientRect())"
         )
         assert 0 <= top < 1 and bottom <= 800, width
         if width == 390:
             assert bottom - top < 80  # one line
-        assert tab.run("document.documentElement.scrollWidth") <= width
-    tab.ask("Emulation.clearDeviceMetricsOverride")
-    tab.open(tmp_path / "three.html")
+        assert three.run("document.documentElement.scrollWidth") <= width
+
+
+def test_contents_are_reached_by_keyboard(three):
     for _ in range(2):  # the skip link, then the first of the contents
-        for kind in ("keyDown", "keyUp"):
-            tab.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab")
-    focus = tab.run(
+        type_key(three, "Tab")
+    focus = three.run(
         "[document.activeElement.hash, getComputedStyle(document.activeElement).outlineStyle]"
     )
     assert focus == ["#summary", "solid"]
 
 
-def test_tiles_hold_their_numbers_at_every_width(tab, tmp_path, water):
+def test_tiles_hold_their_numbers_at_every_width(tab, resize, tmp_path, water):
     """A total energy of heavy atoms has 16 characters in the largest type of the page."""
     result = hdf5.read(water.path)
     reference = dataclasses.replace(result.reference, scf_total_energy=-2943.6827909267)
     path = tmp_path / "heavy.html"
     path.write_text(page_of(dataclasses.replace(result, reference=reference)), encoding="utf-8")
-    size = {"height": 700, "deviceScaleFactor": 1, "mobile": False}
     tab.open(path)
     assert "2943." in tab.run("document.querySelector('.headline dd').textContent")
     wide = "[...document.querySelectorAll('.headline dd')].map(x => x.scrollWidth - x.clientWidth)"
-    for width in (360, 390, 580, 640, 800, 1000, 1024, 1100, 1160, 1200, 1440, 1920):
-        tab.ask("Emulation.setDeviceMetricsOverride", width=width, **size)
+    for width in (360, 580, 640, 1000, 1024, 1160, 1440):
+        resize(width)
         assert max(tab.run(wide)) <= 0, width
-    tab.ask("Emulation.setDeviceMetricsOverride", width=703, **size)  # A4 without its margins
+    resize(703)  # A4 without its margins
     tab.ask("Emulation.setEmulatedMedia", media="print")
     assert max(tab.run(wide)) <= 0
     tab.ask("Emulation.setEmulatedMedia", media="")
-    tab.ask("Emulation.clearDeviceMetricsOverride")
 
 
 def test_the_summary_is_one_sheet_whatever_a_run_says(tab, tmp_path, water):
@@ -397,30 +404,25 @@ ROOM = """Math.min(...[...document.querySelectorAll('svg')].flatMap(drawing =>
 return Math.min(box.x, drawing.viewBox.baseVal.width - box.x - box.width); })))"""
 
 
-def test_texts_are_inside_their_drawing(tab, tmp_path, water):
+def test_texts_are_inside_their_drawing(tab, resize, tmp_path, water):
     """The longest name of a stage, and energies, also in the larger type of a small screen."""
     result = hdf5.read(water.path)
     timings = dataclasses.replace(result.timings, gradient=1.5)
     path = tmp_path / "bars.html"
     path.write_text(page_of(dataclasses.replace(result, timings=timings)), encoding="utf-8")
-    size = {"height": 700, "deviceScaleFactor": 1, "mobile": False}
     for width in (360, 1200):
-        tab.ask("Emulation.setDeviceMetricsOverride", width=width, **size)
+        resize(width)
         tab.open(path)
         tab.run("document.querySelectorAll('details').forEach(part => part.open = true)")
         assert tab.run(ROOM) > -0.5, width
-    tab.ask("Emulation.clearDeviceMetricsOverride")
 
 
-@pytest.mark.parametrize(
-    ("shown", "copied"),
-    [
+def test_copied_numbers_are_read_by_programs(three):
+    for shown, copied in (
         ("\N{MINUS SIGN}7.7 \N{MULTIPLICATION SIGN} 10⁻⁶ Eh", "-7.7e-06 Eh"),
         ("+1.0 \N{MULTIPLICATION SIGN} 10¹²", "+1.0e+12"),
         ("\N{MINUS SIGN}76.2307247537", "-76.2307247537"),
         ("cm⁻¹", "cm⁻¹"),
-    ],
-)
-def test_copied_numbers_are_read_by_programs(three, shown, copied):
-    assert three.run(f"plain({shown!r})") == copied
-    assert three.run(f"written({copied!r})") == shown
+    ):
+        assert three.run(f"plain({shown!r})") == copied
+        assert three.run(f"written({copied!r})") == shown

@@ -2,7 +2,7 @@
 commands, integers and texts made from numbers, predicted costs of kernels, planned memory and
 times, and output and drawings of the results in `tests/data/stored_runs`.
 
-`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the three
+`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the two
 largest are compressed: `xz -dc`): each change needs a reason. Other tests compare with formulas and
 programs; these show that nothing changes by accident.
 """
@@ -14,14 +14,13 @@ import itertools
 import json
 import lzma
 import math
-import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ import h5py
 import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
@@ -47,12 +45,18 @@ from dfmp2.molecule.basis_library import edits, nearest
 from dfmp2.molecule.elements import SYMBOLS, fills_inner_shell, mass, radius
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.mp2.composite import CORRELATION_NAMES, SCF_NAMES, correlation_formula, scf_formula
+from dfmp2.mp2.derive import derive
 from dfmp2.mp2.laplace import quadrature
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import values
-from dfmp2.output import document
+from dfmp2.output import document, hdf5
 from dfmp2.output import drawings as drawn
 from dfmp2.output import text as texts
-from dfmp2.output.study import is_study, read_study
+from dfmp2.output.export import export
+from dfmp2.output.html import sources
+from dfmp2.output.html.sources import Entry, Origin
+from dfmp2.output.json import study_json, to_json
+from dfmp2.output.study import Study, is_study, read_verified_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import devices, memory, time
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
@@ -631,42 +635,38 @@ OF_THE_PROGRAM = re.compile(
 NOT_SHOWN = re.compile(r"<(script|style|head)\b.*?</\1>", re.DOTALL)
 
 
-def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterator[str]]:
-    """The lines of all stored results, which are unpacked into the working folder."""
-
-    def lines() -> Iterator[str]:
-        before = Path.cwd()
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            try:
-                for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
-                    name = packed.stem
-                    if packed in OLD:
-                        name = f"old-{name}"
-                    Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
-                    yield f"--- {name}"
-                    lines = of_file(name)
-                    yield from (line for line in lines if not OF_THE_PROGRAM.search(line))
-            finally:
-                os.chdir(before)
-
-    return lines
+def stored_outputs() -> Iterator[str]:
+    """What is made of all stored results, which are unpacked into the working folder; a page shows
+    the first two runs of a study in full."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chdir(folder),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(sources, "MOST_IN_FULL", 2)
+        for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
+            name = packed.stem
+            if packed in OLD:
+                name = f"old-{name}"
+            Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
+            yield f"--- {name}"
+            for line in outputs(name):
+                if not OF_THE_PROGRAM.search(line):
+                    yield line
 
 
-def pages(file: str) -> Iterator[str]:
-    """The report without sentences; of a prepared file, which has none, what `show` prints."""
-    if file == "old-prepared.h5":
-        yield from map(without_sentences, called("show", file))
-    else:
-        yield from page_of(file)
+def page_of(file: str, stored: MP2Result | Study, content: str) -> str:
+    """The page of a result or study that was read, with its content hash."""
+    if isinstance(stored, MP2Result):
+        return sources.result_page(Entry(file, stored, content), None)
+    content = f"{content} (table)"
+    runs = [Entry(name, run, content) for name, run in stored.runs.items()]
+    return sources.study_page(stored, runs, None, Origin(file, content))
 
 
-def page_of(source: str) -> Iterator[str]:
-    """The elements of a report."""
-    called("report", source, "--output", "page.html")
-    page = NOT_SHOWN.sub("", Path("page.html").read_text())
-    Path("page.html").unlink()
-    for element in re.split(r"(?=<)", page):
+def elements_of(page: str) -> Iterator[str]:
+    """The elements of a page without sentences."""
+    for element in re.split(r"(?=<)", NOT_SHOWN.sub("", page)):
         line = without_sentences(element)
         if line and not line.startswith("</"):
             yield line
@@ -684,81 +684,87 @@ def leaves(value: Any, path: str) -> Iterator[str]:
         yield f"{path} {in_digits(value)}"
 
 
-EXPORTS = {
-    "radical.h5": ("molden", "qcschema", "xyz"),
-    "restricted-open.h5": ("molden", "qcschema", "trexio"),
-    "gradient.h5": ("qcschema", "xyz"),
-    "polarizability.h5": ("cube --density --spacing 1.1",),
-    "old-core-potential.h5": ("molden", "qcschema", "trexio"),
-    "old-x2c.h5": ("molden", "xyz", "extxyz"),
-    "double-hybrid.h5": ("molden", "cube --orbital 5 --spacing 0.9 --margin 2"),
-    "interaction.h5": ("xyz --run complex",),
+EXPORTS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "radical.h5": (("molden", {}), ("qcschema", {}), ("xyz", {})),
+    "restricted-open.h5": (("molden", {}), ("qcschema", {}), ("trexio", {})),
+    "gradient.h5": (("qcschema", {}), ("xyz", {})),
+    "polarizability.h5": (("cube", {"density": True, "spacing": 1.1}),),
+    "old-core-potential.h5": (("molden", {}), ("qcschema", {}), ("trexio", {})),
+    "old-x2c.h5": (("molden", {}), ("xyz", {}), ("extxyz", {})),
+    "double-hybrid.h5": (
+        ("molden", {}),
+        ("cube", {"orbital": "5", "spacing": 0.9, "margin": 2}),
+    ),
 }
-DERIVED = {
-    "mixed.h5": ("--method scs-mp2", "--os-scale 1.1 --ss-scale 0.7", "--frozen-core 2"),
-    "radical.h5": ("--method sos-mp2", "--frozen-core 2"),
-    "restricted-open.h5": ("--method mp2", "--frozen-core 1 --method scs-mp2"),
+DERIVED: dict[str, tuple[dict[str, Any], ...]] = {
+    "mixed.h5": (
+        {"method": "scs-mp2"},
+        {"os_scale": 1.1, "ss_scale": 0.7},
+        {"frozen_core": "2"},
+    ),
+    "radical.h5": ({"method": "sos-mp2"}, {"frozen_core": "2"}),
+    "restricted-open.h5": ({"method": "mp2"}, {"frozen_core": "1", "method": "scs-mp2"}),
 }
 
 
 def batch() -> Iterator[str]:
     """The page of a batch of three results and a failure, and a ranking of two equal conformers."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
-        os.chdir(folder)
-        try:
-            for packed in Path("batch").glob("*.xz"):
-                packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
-                packed.unlink()
-            hybrid = lzma.decompress((RUNS / "double-hybrid.h5.xz").read_bytes())
-            Path("batch/hybrid.h5").write_bytes(hybrid)
-            yield from page_of("batch")
-            for name in ("rhf", "checked"):
-                packed = (WRITTEN / f"{name}.h5.xz").read_bytes()
-                Path(f"{name}.h5").write_bytes(lzma.decompress(packed))
-            yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
-            yield from leaves(
-                json.loads("\n".join(called("rank", "rhf.h5", "checked.h5", "--json"))), ""
-            )
-        finally:
-            os.chdir(before)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        shutil.copytree(WRITTEN / "batch", "batch")
+        for packed in Path("batch").glob("*.xz"):
+            packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+            packed.unlink()
+        hybrid = lzma.decompress((RUNS / "double-hybrid.h5.xz").read_bytes())
+        Path("batch/hybrid.h5").write_bytes(hybrid)
+        yield from elements_of(sources.page(Path("batch"), None))
+        for name in ("rhf", "checked"):
+            packed = WRITTEN / f"{name}.h5.xz"
+            Path(f"{name}.h5").write_bytes(lzma.decompress(packed.read_bytes()))
+        yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
+        printed = called("rank", "rhf.h5", "checked.h5", "--json")
+        yield from leaves(json.loads("\n".join(printed)), "")
 
 
-def made(file: str) -> Iterator[str]:
-    """JSON of a result, its pairs and notebook display, files of other formats, and derived
-    results."""
-    if is_study(file):
-        stored: Any = read_study(file)
-        yield from map(without_sentences, texts.brief_study(stored, file).splitlines())
-    elif file == "old-prepared.h5":
+def outputs(file: str) -> Iterator[str]:
+    """Page, text, notebook display and JSON of a stored result or study, files of other formats,
+    and derived results; of a prepared file, which has none of them, what `show` prints."""
+    if file == "old-prepared.h5":
+        yield from map(without_sentences, called("show", file))
         return
+    read = read_verified_study if is_study(file) else hdf5.read_verified
+    stored, content = read(file)
+    yield from elements_of(page_of(file, stored, content))
+    if isinstance(stored, MP2Result):
+        yield from texts.report(stored).splitlines()
+        yield from texts.pair_table(stored).splitlines()
+        brief, in_json = texts.brief_report(stored, file), to_json(stored, file)
     else:
-        stored = dfmp2.read(file)
-        yield from called("show", file, "--pairs")
-        yield from map(without_sentences, texts.brief_report(stored, file).splitlines())
+        brief, in_json = texts.brief_study(stored, file), study_json(stored, file)
+    yield from map(without_sentences, brief.splitlines())
     yield from re.split(r"(?=<)", stored._repr_html_())
     yield from map(without_sentences, repr(stored).splitlines())
-    yield from leaves(json.loads("\n".join(called("show", file, "--json"))), "")
-    for number, given in enumerate(EXPORTS.get(file, ())):
-        target = f"{Path(file).stem}-{number}.{given.partition(' ')[0]}"
-        called("export", file, "--to", *given.split(), "--output", target)
-        yield f"--- {given}"
-        if "trexio" in given:
-            with h5py.File(target) as handle:
-                for name, item in sorted(handle["/"].items()):
-                    for key, values in sorted({**item.attrs, **item}.items()):
-                        found = np.asarray(values).ravel().tolist()
-                        yield f"{name}/{key} {in_digits(found)}"
-        elif "qcschema" in given:
-            yield from leaves(json.loads(Path(target).read_text()), "")
-        else:
-            yield from Path(target).read_text().splitlines()
-    for number, given in enumerate(DERIVED.get(file, ())):
-        target = f"{Path(file).stem}-derived-{number}.h5"
-        yield f"--- {given}"
-        printed = called("derive", file, *given.split(), "--output", target, "--json")
-        yield from leaves(json.loads("\n".join(printed)), "")
+    yield from leaves(json.loads(in_json), "")
+    for form, options in EXPORTS.get(file, ()):
+        yield f"--- {form} {options}"
+        yield from exported(stored, form, options)
+    for changes in DERIVED.get(file, ()):
+        yield f"--- {changes}"
+        yield from leaves(json.loads(to_json(derive(stored, **changes), None)), "")
+
+
+def exported(result: MP2Result, form: str, options: dict[str, Any]) -> Iterator[str]:
+    """The lines of a result in the format of another program, or its values by their path."""
+    content = export(result, form, **options)
+    if form == "trexio":
+        with h5py.File(BytesIO(content)) as handle:
+            for name, item in sorted(handle["/"].items()):
+                for key, values in sorted({**item.attrs, **item}.items()):
+                    found = np.asarray(values).ravel().tolist()
+                    yield f"{name}/{key} {in_digits(found)}"
+    elif form == "qcschema":
+        yield from leaves(json.loads(content), "")
+    else:
+        yield from content.decode().splitlines()
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -769,12 +775,11 @@ TABLES: dict[str, Callable[[], Any]] = {
     "costs": costs,
     "plans": plans,
     "batch": batch,
-    "pages": in_a_folder(pages),
-    "made": in_a_folder(made),
+    "stored": stored_outputs,
 }
 
 
-COMPRESSED = ("made", "pages", "plans")  # of a third of a megabyte and more
+COMPRESSED = ("plans", "stored")  # of a third of a megabyte and more
 
 
 def read(name: str) -> list[str]:

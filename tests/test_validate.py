@@ -4,6 +4,7 @@ disagree."""
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import math
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import ResourceError, UnsupportedByBackend
+from dfmp2.errors import InputError, Interrupted, ResourceError, UnsupportedByBackend
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
@@ -46,6 +47,7 @@ QUICK = (
     "ferric-rimp2grad-h2o-distorted-fc1",
     "pyscf-native-o2-scs-natocc",
 )
+MIXED = ("bagel-1.2.2-h2o-fc", "nwchem-7.0.2-nh2-fc", "closed-form-17-127-256")
 SHAPE = {
     "id",
     "program",
@@ -147,7 +149,7 @@ def test_synthetic_integrals_are_those_of_the_recipe(monkeypatch):
     assert np.all(space.eps_vir >= 0.1) and np.all(np.diff(space.eps_vir) >= 0)
 
 
-@pytest.mark.parametrize(("precision", "chosen"), [("fp64", QUICK), ("mixed", QUICK[:6])])
+@pytest.mark.parametrize(("precision", "chosen"), [("fp64", QUICK), ("mixed", MIXED)])
 def test_quick_entries_pass(call, precision, chosen):
     done = call("validate", *only(*chosen), "--backend", "cpu", "--precision", precision, "--json")
     assert done.code == 0, done.err
@@ -177,7 +179,7 @@ def test_a_dropped_exchange_is_noticed(call, monkeypatch):
         return PairTerms(direct, None if exchange is None else 0.0 * exchange)
 
     monkeypatch.setattr(CpuBackend, "pair_terms", without_exchange)
-    wrong = {"bagel-1.2.2-h2o-fc", "nwchem-7.0.2-nh2-fc", "trnblas-small", "closed-form-17-127-256"}
+    wrong = set(MIXED)
     done = call("validate", *only(*wrong, "psi4-dfomp2-1"), "--backend", "cpu")
     assert done.code == 8
     assert failing(done) == wrong  # not psi4-dfomp2-1: the SCF is sound
@@ -249,7 +251,7 @@ def test_against_psi4_recomputes(call):
     done = call(
         "validate",
         "--only",
-        "nwchem-7.0.2-nh2-fc",
+        "psi4-dfmp2-5-li-uhf-fc",
         "--against",
         "psi4,pyscf",
         "--backend",
@@ -258,6 +260,55 @@ def test_against_psi4_recomputes(call):
     )
     assert done.code == 0, done.err
     assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
+
+
+def test_an_energy_that_is_no_number_fails(monkeypatch):
+    monkeypatch.setattr(Session, "evaluate", lambda self, entry: (math.nan, False, ""))
+    [[row]] = validate.validate([BY_ID["closed-form-1-1-64"]], Session("cpu"))
+    assert row.status == "fail" and row.reason.startswith("off by nan Eh, 1.2e-16 are allowed")
+
+
+def test_entries_that_need_a_missing_package_are_skipped(call, monkeypatch):
+    """Which is a failure if nothing else was compared, or if nothing may be skipped."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name: None if name == "basis_set_exchange" else find(name),
+    )
+    ecp = "psi4-dfmp2-ecp-nexe-ae"
+    alone = call("validate", *only(ecp), "--backend", "cpu")
+    assert (alone.code, outcome(alone, ecp)) == (8, "skipped")
+    assert "needs the package basis_set_exchange: pip install 'dfmp2[bse]'" in alone.out
+    assert "2 of 2 values are skipped (nothing was compared)" in alone.message
+    both = ("validate", *only(ecp, "closed-form-1-1-64"), "--backend", "cpu")
+    assert call(*both).code == 0
+    strict = call(*both, "--require-all")
+    assert strict.code == 8
+    assert "2 of 3 values are skipped (--require-all)" in strict.message
+
+
+def test_a_calculation_that_fails_fails_its_entry_alone(call, monkeypatch):
+    own = validate.energy.mp2_energy
+
+    def fail_with_spin(molecule, options, **more):
+        if options.reference == "uhf":
+            raise InputError("planted")
+        return own(molecule, options, **more)
+
+    monkeypatch.setattr(validate.energy, "mp2_energy", fail_with_spin)
+    done = call("validate", *only(*MIXED[:2]), "--backend", "cpu")
+    assert done.code == 8 and failing(done) == {"nwchem-7.0.2-nh2-fc"}
+    assert done.out.count("planted") == 3
+    assert "3 of 5 values differ by more than their entries allow" in done.message
+
+
+def test_a_signal_ends_it(call, monkeypatch):
+    def stop(molecule, options, **more):
+        raise Interrupted("terminated")
+
+    monkeypatch.setattr(validate.energy, "mp2_energy", stop)
+    done = call("validate", *only("bagel-1.2.2-h2o"), "--backend", "cpu")
+    assert (done.code, done.message) == (75, "dfmp2: terminated")
 
 
 @pytest.mark.slow
