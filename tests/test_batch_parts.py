@@ -3,6 +3,9 @@ is the session `parts-of-batches`."""
 
 from __future__ import annotations
 
+import shutil
+import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
@@ -18,9 +21,10 @@ import dfmp2
 from dfmp2.errors import (
     DiskFull,
     InputError,
+    Interrupted,
     ResourceError,
 )
-from dfmp2.execution import batch, parts
+from dfmp2.execution import batch, items, parts, pool
 from dfmp2.execution.batch import (
     BatchRun,
     memory_needed,
@@ -30,13 +34,14 @@ from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.pool import Died, Slot, WorkerShare
+from dfmp2.host import processes
 from dfmp2.host.files import acquire_lock, release_lock
 from dfmp2.options import Options
 from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates, store_rates
 from dfmp2.progress import Listener
 from tests import awkward
-from tests.conftest import MOLECULES
+from tests.conftest import MOLECULES, Stored, listing
 from tests.recorded import recorded_error, recorded_texts
 
 
@@ -310,3 +315,45 @@ def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) 
     slot.future = Future()
     slot.future.set_result(17)
     assert slot.result() == 17
+
+
+def test_what_another_process_has_finished_is_not_computed_again(
+    water: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the items and the lock of one of them: its file stays as it is."""
+    (tmp_path / "h2o.xyz").write_text(MOLECULES["h2o"])
+    options = {"basis": "sto-3g", "check": True}
+    (given,) = read_inputs(make_batch(["h2o.xyz"], options, tmp_path / "out", tmp_path))
+    target = given.item.target
+    target.parent.mkdir()
+    shutil.copy(water.path, target)
+    before = listing(target.parent)
+    compute = Mock(side_effect=AssertionError("it is computed again"))
+    monkeypatch.setattr(items, "_function_of", Mock(return_value=compute))
+    row = items.compute_item(given, None, None, "dfmp2 batch run", SHARE)
+    assert (row.status, row.energy) == ("complete", water.json["total_energy"])
+    assert row.notes == ("another process has finished it meanwhile",)
+    assert listing(target.parent) == before
+
+
+@pytest.mark.parametrize("of", [pool, processes], ids=["worker", "process of a device"])
+def test_a_process_ends_with_its_parent_and_not_before(
+    of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its parent is process 1, as the command of a container is."""
+    happened: list[Any] = []
+    parent = SimpleNamespace(join=lambda: happened.append("the parent has ended"))
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: parent)
+    monkeypatch.setattr("os.getppid", lambda: 1)
+    monkeypatch.setattr("os._exit", happened.append)
+    monkeypatch.setattr(pool, "stops", set())
+    monkeypatch.setattr(pool, "at_work", threading.Lock())
+    errors = tmp_path / "errors"
+    if of is pool:
+        errors.touch()
+        pool._end_with_parent(str(errors))
+        assert pool.stops == {signal.SIGTERM}
+    else:
+        processes._end_with_parent()
+    assert happened == ["the parent has ended", Interrupted.exit_code]
+    assert not errors.exists()

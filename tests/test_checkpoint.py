@@ -3,6 +3,7 @@ convergence."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -655,3 +656,29 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
     # Since then, the rotation that an SCF leaves is stored beside its orbitals.
     before = {name: value for name, value in whole.items() if "rotation_left" not in name}
     assert close(found, before) and not any("SCF   " in text for text in said.stages)
+
+
+def test_the_time_between_saves_is_that_of_the_monotonic_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first save follows 5 s after the beginning; it takes 0.5 s, so that the next one follows
+    after 50 s. The clock of the system is set forward and back meanwhile."""
+    now = 0.0
+    of_system = itertools.cycle((1e9, 0.0))
+    saved: list[float] = []
+
+    def write(_: FileCheckpoint) -> None:
+        nonlocal now
+        saved.append(now)
+        now += 0.5
+
+    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: next(of_system))
+    monkeypatch.setattr(files, "time", clock)
+    monkeypatch.setattr(FileCheckpoint, "write", write)
+    kept = FileCheckpoint(tmp_path / "x.h5")
+    now = 100.0
+    kept.begin({}, Heard())
+    for moment in (100.1, 104.9, 105.1, 106.0, 155.5, 155.7, 156.5):
+        now = moment
+        kept.add_orbitals(np.eye(2)[None], np.array([[2.0, 0.0]]))
+    assert saved == [105.1, 155.7]

@@ -217,6 +217,7 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
 OFTEN = (
     "README.md",
     "docs/reference/exit-codes.md",
+    "docs/reference/json.md",
     "docs/reference/upgrading.md",
 )
 

@@ -204,8 +204,21 @@ def test_numbers_of_studies_plans_and_tables_have_a_line_on_the_page() -> None:
     assert sorted(name for name in studies | OTHERS | made if not on_the_page(name)) == []
 
 
+def require_test(name: str) -> None:
+    """Raise if there is no such test, as `test_x.py::test_y`; the test of sessions must be named
+    with the session, as `test_sessions.py::test_a_session_is_as_recorded[NAME]`."""
+    file, _, rest = name.partition("::")
+    test, _, session = rest.partition("[")
+    assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text(), name
+    if file == "test_sessions.py":
+        assert session.endswith("]"), f"{name}: which session?"
+        assert (SESSIONS / f"{session.removesuffix(']')}.txt").exists(), name
+    else:
+        assert not session, f"{name}: only sessions are named in brackets"
+
+
 def test_the_tests_on_the_page_exist() -> None:
-    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
+    named = re.findall(r"`(test_\w+\.py[^`]*)`", PAGE)
     assert len(named) > 50
-    for file, name in named:
-        assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"
+    for name in named:
+        require_test(name)

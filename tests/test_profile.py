@@ -17,6 +17,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import resources
 from dfmp2.host.threads import Workers, each
 from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.profile import Profile
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Stopwatch
@@ -223,3 +224,19 @@ def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_err
     with recorded_error(ValueError):
         run_without_folder(ValueError("first"))
     recorded_texts(heard.warnings)
+
+
+def test_ctrl_c_leaves_the_timeline_of_a_command(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the SCF, whose iterations are in the file that the command was to write."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FileCheckpoint, "add_reference", interrupted)
+    done = call("run", "h2.xyz", "--basis", "sto-3g", "--threads", "1", "--profile", "t.json")
+    assert done.code == 130 and not (folder / "h2.dfmp2.h5").exists()
+    found = read(folder / "t.json")
+    assert "SCF iteration 1" in {event["name"] for event in found["run"]}
+    assert [event["name"] for event in found["stages"]] == ["SCF"]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.cli.main import main
 from dfmp2.errors import DeviceFault, Interrupted
 from dfmp2.host.files import locked
 from dfmp2.mp2.calculation import RUN
@@ -24,7 +27,7 @@ from tests.awkward import read
 from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
 from tests.faults import EACH, Stopping, close, finished_in_stops, numbers
 from tests.recorded import recorded_failure
-from tests.springs import on_springs
+from tests.springs import on_springs, springs
 from tests.test_signals import start, wait_for
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -261,3 +264,31 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
     }
     done = succeed(call(*command, "--resume"))
     assert "going on from x.h5.checkpoint" in done.err.partition("[2/2]")[2]
+
+
+def second_command(computing: Any) -> None:
+    """Repeat the command of a study that is being computed by another process."""
+    assert computing.wait(PATIENCE)
+    sys.exit(main((*LINE, "--output", "x.h5")))
+
+
+def test_a_study_keeps_its_lock_to_the_end(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its last run, when its file has been written, another process is refused."""
+    forked = multiprocessing.get_context("fork")
+    computing = forked.Event()
+    other = forked.Process(target=second_command, args=(computing,))
+
+    def energy(place: np.ndarray) -> float:
+        if len(asked) == 5 and not computing.is_set():
+            computing.set()
+            other.join(PATIENCE)
+        return springs(place)
+
+    asked = on_springs(monkeypatch, H2, energy)
+    other.start()
+    done = succeed(call(*LINE, "--output", "x.h5"))
+    assert other.exitcode == 3
+    assert "x.h5 is being computed by process" in done.err
+    assert len(asked) == 5 and read_study("x.h5").complete
