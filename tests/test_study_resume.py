@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,7 +29,7 @@ from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
 from tests.faults import EACH, Stopping, close, finished_in_stops, numbers
 from tests.recorded import recorded_failure
 from tests.springs import on_springs, springs
-from tests.test_signals import start, wait_for
+from tests.test_signals import start
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 BASIS = ("--basis", "sto-3g", "--threads", "1")
@@ -231,6 +232,15 @@ def test_however_a_study_ends_its_file_holds_what_is_finished(
     left = read_study("x.h5")
     assert not left.complete and list(left.runs) == [f"point-00{n}" for n in (1, 2, 3)]
     assert len(left.table["exit_code"].values) == 3 == len(asked)
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> None:
+    """Read the progress until a line holds `words`."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"{words!r} was never shown")
 
 
 @pytest.mark.slow
