@@ -102,6 +102,7 @@ def compiled(*changes: tuple[str, str]) -> list[tuple[re.Pattern[str], str]]:
 
 CHANGES_ALWAYS = compiled(
     (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
+    (r"\bfound [0-9]{12}(?=\.\.\.)", "found #"),  # a hash that happens to have no letter
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
     (r"<time> on \S+,", "<time> on <host>,"),
     (r"prepared on \S+, <time>", "prepared on <host>, <time>"),

@@ -4,7 +4,6 @@ formulas."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -76,13 +75,13 @@ def unrestricted(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def vibrations() -> Iterator[Study]:
+def vibrations() -> Study:
     """Frequencies of bent HOF on springs, whose modes all differ; a loose SCF convergence is
     requested."""
     options = make_options(basis="sto-3g", threads=1, scf_conv_tol=1e-6, stability="off")
     with pytest.MonkeyPatch.context() as patch:
         on_springs(patch, HOF)
-        yield harmonic_frequencies(HOF, options, allow_gradient=True, listener=Silent())
+        return harmonic_frequencies(HOF, options, allow_gradient=True, listener=Silent())
 
 
 # --- energies -------------------------------------------------------------------------------------
