@@ -249,13 +249,13 @@ class Study:
     @property
     def error_budget(self) -> ErrorBudget | None:
         """The error budget of its energies; None if there are none, or none yet."""
-        return study_budget.error_budget(self)
+        return study_budget.budget_of_study(self)
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:
         """The error budget of an interaction energy without counterpoise correction; None for other
         studies."""
-        return study_budget.uncorrected_error_budget(self)
+        return study_budget.uncorrected_budget_of_study(self)
 
 
 class StudyWriter:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NO_BUDGET = ("frequencies", "thermochemistry")  # they have no energy difference
 
 
-def error_budget(study: Study) -> ErrorBudget | None:
+def budget_of_study(study: Study) -> ErrorBudget | None:
     """The error budget of the energies of a study; None if there are none, or none yet."""
     runs = list(study.results.values())
     if not study.complete or len(study.runs) < 2 or study.kind in NO_BUDGET:
@@ -44,7 +44,7 @@ def error_budget(study: Study) -> ErrorBudget | None:
     return _of_limit(study, runs)
 
 
-def uncorrected_error_budget(study: Study) -> ErrorBudget | None:
+def uncorrected_budget_of_study(study: Study) -> ErrorBudget | None:
     """The error budget of an interaction energy without counterpoise correction; None for other
     studies."""
     if study.kind != "interaction" or not study.complete:
