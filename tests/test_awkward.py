@@ -21,7 +21,6 @@ from dfmp2.gradients.density import options_in_fields
 from dfmp2.host.threads import HUGE_PAGES
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.properties import Polarizability
 from dfmp2.options import make_options
 from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
@@ -48,6 +47,7 @@ from tests.conftest import Runner, run_command, succeed
 from tests.ideal_gas import HARTREE, ideal_gas
 from tests.recorded import recorded_error, recorded_failure
 from tests.springs import on_springs
+from tests.test_limits import SOUND
 
 # Orbitals that `auto` freezes
 CORES = {"N": 1, "O": 1, "C": 1, "F": 1, "B": 1, "Cl": 5, "Li": 1, "H": 0}
@@ -427,17 +427,8 @@ def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
     request = asked(MOLECULES["methylene"], "properties", polarizability=True)
     assert request.options.polarizability
     result = qcschema.run(asked(MOLECULES["methylene"], "properties"), listener=Silent())
-    measured = Polarizability(
-        relaxed=np.diag([9.0, 7.0, 20.0]),
-        scf=np.eye(3),
-        from_energies=np.array([9.0, 7.0, 20.0]),
-        dipole_difference=0.0,
-        field=0.001,
-        allowed=1e-3,
-        seconds=1.0,
-    )
-    answer = qcschema.answer(request, replace(result, polarizability=measured))
-    assert answer["return_result"]["polarizability"] == measured.relaxed.tolist()
+    answer = qcschema.answer(request, replace(result, polarizability=SOUND))
+    assert answer["return_result"]["polarizability"] == SOUND.relaxed.tolist()
     properties = result.properties
     assert answer["properties"]["mp2_dipole_moment"] == properties.relaxed_dipole.tolist()
     assert answer["properties"]["scf_dipole_moment"] == properties.scf_dipole.tolist()

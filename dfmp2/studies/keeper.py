@@ -25,6 +25,7 @@ from dfmp2.host.provenance import blas_and_kernels
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.study import Study, StudyWriter, is_unfinished, read_study
 from dfmp2.progress import Listener
@@ -124,7 +125,7 @@ class Keeper:
             molecule = step.molecule
             if follow:
                 molecule = replace(molecule, coordinates=run.molecule.coordinates)
-            settable = [*chosen, *self._changeable(free, step)]
+            settable = [*chosen, *_changeable(self._stored, free, step.options)]
             options = replace(
                 step.options, **{name: getattr(run.options, name) for name in settable}
             )
@@ -152,21 +153,6 @@ class Keeper:
                 f"({products}): their last bits may differ from those of a run here"
             )
         return recalled
-
-    def _changeable(self, free: tuple[str, ...], step: Step) -> list[str]:
-        """Those of the free options in which the stored run of a step may differ: all while the
-        study is unfinished; later those whose value one of its runs has, since it may have been
-        continued with other options before it was complete."""
-        assert self._stored is not None
-        if not self._stored.complete:
-            return list(free)
-        stored = [run.options for run in self._stored.runs.values()]
-        changeable = []
-        for name in free:
-            value = getattr(step.options, name)
-            if any(getattr(options, name) == value for options in stored):
-                changeable.append(name)
-        return changeable
 
     def _other(self, step: Step, different: Sequence[str]) -> str:
         """The error that the stored run of a step is of another calculation."""
@@ -311,6 +297,21 @@ class Keeper:
                 self._behind = False
             ended = time.monotonic()
             self._next = ended + REST * (ended - started)
+
+
+def _changeable(study: Study, free: tuple[str, ...], wanted: Options) -> list[str]:
+    """Those of the free options in which the runs of a stored study may differ from the wanted
+    ones: all while it is unfinished; later those whose value one of its runs has, since it may have
+    been continued with other options before it was complete."""
+    if not study.complete:
+        return list(free)
+    stored = [run.options for run in study.runs.values()]
+    changeable = []
+    for name in free:
+        value = getattr(wanted, name)
+        if any(getattr(options, name) == value for options in stored):
+            changeable.append(name)
+    return changeable
 
 
 def _stored_study(path: Path, *, resume: bool, overwrite: bool) -> Study | None:
