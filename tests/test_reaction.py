@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from dfmp2.options import Options
 from dfmp2.output.reports.study import _listed_runs
 from dfmp2.studies import reaction as reactions
 from dfmp2.studies import species
-from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import GasConditions
 from dfmp2.studies.reaction import ReactionPlan
 from dfmp2.studies.species import (
     read_reaction,
@@ -106,37 +103,6 @@ def test_a_reaction_is_the_same_in_a_file_and_in_options(folder: Path) -> None:
         transition_states="hcn, n",
     )
     assert given.read() == read_reaction("r.toml")
-
-
-@pytest.mark.parametrize("frequencies", [False, True])
-@pytest.mark.parametrize("optimize", [False, True])
-def test_a_species_is_computed_as_it_was_asked_for(
-    optimize: bool, frequencies: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own search, options and charge; a saddle point only where one is asked for."""
-    searches: list[Any] = []
-
-    def course(first: Any, search: Any, *_: Any, **__: Any) -> Any:
-        searches.append((first, search))
-        return SimpleNamespace(path=["step-000"])
-
-    monkeypatch.setattr(species, "Course", course)
-    asked = Search(convergence="GAU_LOOSE", max_steps=7)
-    plan = ReactionPlan(asked if optimize else None, frequencies, GasConditions(), True)
-    loose = Options("sto-3g", scf_conv_tol=1e-8, method="scs-mp2")
-    ion = Molecule(("O", "H"), np.array([[0.0, 0, 0], [0, 0, 1.8]]), charge=-1)
-    for wanted in (True, False):
-        one = species.Species("oh", Fraction(-2), ion, symmetry=1, transition_state=wanted)
-        made = species.SpeciesCourse(one, loose, plan, dfmp2.Listener())
-        assert made.first.name == ("oh:step-000" if optimize else "oh")
-        assert made.first.molecule == ion and made.has_hessian == frequencies
-        tight = frequencies and not optimize
-        assert made.first.options == replace(loose, scf_conv_tol=1e-11 if tight else 1e-8)
-        runs = 1 + 12 * frequencies + optimize * (1 + 12 * wanted)
-        assert made.least_runs == runs
-    sought = [search for _, search in searches]
-    expected = [replace(asked, transition_state=wanted) for wanted in (True, False)]
-    assert sought == (expected if optimize else [])
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -239,6 +205,8 @@ def test_a_mode_without_curvature_is_left_out_of_the_gas_and_that_is_said(
     study = dfmp2.reaction([pair], [(2, atom)], "6-31g", **wishes, **SMALL)
     assert study.table["zero_point_energy"].values == [0.0, 0.0]
     assert "1 mode whose curvature is zero within the noise" in " ".join(study.notes)
+    of_pair = [run for run in study.runs.values() if run.molecule.natom == 2]
+    assert {run.options.scf_conv_tol for run in of_pair} == {1e-11}
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
-from dfmp2.studies import frequencies, reaction_path
+from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
 from dfmp2.studies.optimize import optimize_geometry
@@ -79,45 +79,20 @@ def test_a_hessian_turns_with_the_molecule() -> None:
         search.turned_to(turned, 0.01)
 
 
-def test_the_hessian_of_another_molecule_is_refused() -> None:
-    water = molecule(WATER)
-    stored = stored_hessian(water, np.eye(9), "MP2/x")
-    others = (
+@pytest.mark.parametrize(
+    "other",
+    [
         molecule(WATER.replace("O ", "S ")),
         molecule("3\n\nH 0 0.757 0.587\nO 0 0 0\nH 0.1 -0.757 0.587\n"),
-        replace(water, charge=1, multiplicity=2),
-        replace(water, multiplicity=3),
+        replace(molecule(WATER), charge=1, multiplicity=2),
+        replace(molecule(WATER), multiplicity=3),
         molecule(WATER.replace("-0.757", "-1.957")),
-    )
-    for other in others:
-        with recorded_error(InputError):
-            stored.turned_to(other)
-
-
-def test_a_search_that_displaced_every_atom_holds_the_hessian_of_its_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(frequencies, "hessian", lambda *_: np.eye(9))
-    start: Any = SimpleNamespace(molecule=molecule(WATER))
-    names = [
-        f"{sign}-{atom:03d}-{axis}"
-        for sign in ("plus", "minus")
-        for atom in (1, 2, 3)
-        for axis in "xyz"
-    ]
-    study: Any = SimpleNamespace(
-        kind="optimization",
-        settings={"path": ["step-000", "step-001"]},
-        arrays={},
-        results={**dict.fromkeys(["step-000", *names], start), "step-001": None},
-        complete=False,
-    )
-    found = hessian_of(study, "x.h5")
-    assert found.at_start and found.result is start and np.array_equal(found.hessian, np.eye(9))
-    for name in ("minus-002-z", "minus-001-z"):
-        del study.results[name]
-        with pytest.raises(InputError):
-            hessian_of(study, "x.h5")
+    ],
+    ids=["element", "order", "charge", "multiplicity", "geometry"],
+)
+def test_the_hessian_of_another_molecule_is_refused(other: Molecule) -> None:
+    with recorded_error(InputError):
+        stored_hessian(molecule(WATER), np.eye(9), "MP2/x").turned_to(other)
 
 
 def test_an_optimisation_starts_from_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import main
 from dfmp2.errors import DeviceFault, Interrupted
-from dfmp2.host.files import locked
 from dfmp2.mp2.calculation import RUN
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
@@ -180,26 +179,6 @@ def test_a_damaged_file_is_named_and_not_used(
     recorded_failure(call(*LINE, "--output", "x.h5", "--resume"), 3)
     assert (folder / "x.h5").read_bytes() == bytes(content)
     assert succeed(call(*LINE, "--output", "x.h5", "--overwrite")).kept_runs == 0
-
-
-def hold(path: Path, held: Any, ended: Any) -> None:
-    """Hold the lock of a file, in another process."""
-    with locked(path):
-        held.set()
-        ended.wait(PATIENCE)
-
-
-def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
-    forked = multiprocessing.get_context("fork")
-    held, ended = forked.Event(), forked.Event()
-    other = forked.Process(target=hold, args=(folder / "y.h5", held, ended))
-    other.start()
-    assert held.wait(PATIENCE)
-    refused = call(*LINE, "--output", "y.h5")
-    ended.set()
-    other.join(PATIENCE)
-    assert other.exitcode == 0 and not (folder / "y.h5").exists()
-    recorded_failure(refused, 3)
 
 
 def test_a_broken_device_ends_a_scan(
