@@ -37,7 +37,9 @@ EXACT = {
 def test_two_electrons_of_different_spin_and_an_ion_of_one_keep_zeros_without_sign():
     """In mixed precision too, where direct and exchange terms differ by their rounding."""
     hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
-    pair = dfmp2.run(hydrogen, "cc-pvdz", reference="uhf").to_dict()
+    result = dfmp2.run(hydrogen, "cc-pvdz", reference="uhf")
+    pair = result.to_dict()
+    assert result.reference.kind == "uhf"
     assert (str(pair["mp2_same_spin_correlation_energy"]), str(pair["spin_square"])) == (
         "0.0",
         "0.0",

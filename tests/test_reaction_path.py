@@ -15,24 +15,20 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.output.study import read_study
-from dfmp2.progress import Silent
 from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
-from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import arc_length
 from dfmp2.studies.task import Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.springs import (
-    BOND,
     ON_SPRINGS,
     on_springs,
     pyramid,
@@ -93,21 +89,6 @@ def test_a_hessian_turns_with_the_molecule() -> None:
 def test_the_hessian_of_another_molecule_is_refused(other: Molecule) -> None:
     with recorded_error(InputError):
         stored_hessian(molecule(WATER), np.eye(9), "MP2/x").turned_to(other)
-
-
-def test_an_optimisation_starts_from_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a bond, stored in another direction than used; at the end its curvature is known."""
-    start = molecule("2\n\nF 0 0 0\nH 0 0 1.01\n")
-    along_x = molecule("2\n\nF 0 0 0\nH 1 0 0\n")
-    on_springs(monkeypatch, start)
-    second = np.zeros((6, 6))
-    second[np.ix_([0, 3], [0, 3])] = 0.5 * np.array([[1, -1], [-1, 1]])
-    stored = stored_hessian(along_x, second, "a spring")
-    study = optimize_geometry(start, ON_SPRINGS, start_hessian=stored, listener=Silent())
-    assert internal_coordinate(study.last.coordinates) == pytest.approx(BOND, abs=2e-4)
-    assert "start Hessian: x.h5, a spring" in study.notes
-    again = optimize_geometry(study.last, ON_SPRINGS, start_hessian=stored, listener=Silent())
-    assert list(again.runs) == ["step-000"]
 
 
 # --- paths ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dfmp2.studies import optimize
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.relaxed import Relaxation, bring
 from dfmp2.units import BOHR_PER_ANGSTROM
-from tests.conftest import Runner, succeed, work_here
+from tests.conftest import Runner, work_here
 from tests.recorded import recorded_error, recorded_failure
 from tests.springs import BOND, on_springs, run_of, springs
 
@@ -82,59 +82,39 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_a_point_that_fails_and_passes_that_disagree(
+def test_points_that_fail_and_passes_that_disagree(
     call: Runner, no_steps: Any, folder: Path
 ) -> None:
     """The middle point fails in both passes, and the point after it starts from the given geometry.
-    The first run is 1e-3 Eh too high, so the other pass counts there."""
-    no_steps.fails = lambda bond, times: bond == 1.0
+    The first run is 1e-3 Eh too high, so the other pass counts there. The last point fails in one
+    pass: that is in a note, and counts nowhere else."""
+    no_steps.fails = lambda bond, times: bond == 1.0 or (bond, times) == (1.1, 2)
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.1:3", "--relaxed", *OPTIONS)
     done = call(*scan)
     recorded_failure(done, 9)
     found = read_study("w.scan.h5")
     assert found.table["exit_code"].values == (0.0, 4.0, 0.0)
-    energies = found.table["mp2_total_energy"].values
-    failed = sum(math.isnan(energy) for energy in energies)
-    assert found.settings["failed"] == failed and found.settings["points"] == len(energies)
-    assert math.isnan(energies[1])
-    assert list(found.runs) == ["forward-001", "backward-003", "forward-003", "backward-001"]
-    assert next(iter(found.path)) == "backward-001"
-    forward, backward = (found.table[f"{name}_energy"].values for name in ("forward", "backward"))
+    assert (found.settings["failed"], found.settings["points"]) == (1, 3)
+    assert list(found.runs) == ["forward-001", "backward-003", "backward-001"]
+    assert list(found.path) == ["backward-001", "backward-003"]
+    forward, backward, lower = (
+        found.table[f"{name}_energy"].values for name in ("forward", "backward", "mp2_total")
+    )
     assert forward[0] - backward[0] == pytest.approx(1e-3, abs=1e-8)
-    assert energies[0] == backward[0]
-    said = [note for note in found.notes if "disagree" in note]
-    assert said == [
+    np.testing.assert_array_equal(lower, backward)
+    assert np.isnan([forward[1], backward[1], forward[2]]).all()
+    (disagree,) = (note for note in found.notes if "disagree" in note)
+    assert disagree == (
         "bond 1 2 = 0.9 angstrom: the passes disagree by 2.63 kJ/mol; the backward one is lower "
         "and kept"
-    ]
+    )
+    assert any("1.1 angstrom, forward: failed with code 4" in note for note in found.notes)
     given = read_file(folder / "w.xyz").molecule
     bond = make_coordinate("bond", "1,2", "0.9:1.1:3", given)
     assert np.array_equal(no_steps.starts[-1].coordinates, bond.at(given, 0.9).coordinates)
     assert len(no_steps.starts) == 6
-    assert call(*scan, "--resume").code == 9 and len(no_steps.starts) == 8  # the failed ones alone
-
-
-def test_a_point_that_one_pass_has_found_has_not_failed(
-    call: Runner, folder: Path, no_steps: Any
-) -> None:
-    """The backward pass fails at the first point: that is in a note, and counts nowhere else."""
-    no_steps.fails = lambda bond, times: (bond, times) == (0.9, 2)
-    (folder / "w.xyz").write_text(WATER)
-    scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.0:2", "--relaxed", *OPTIONS)
-    done = succeed(call(*scan))
-    found = read_study("w.scan.h5")
-    assert [list(found.runs), list(found.path)] == [
-        ["forward-001", "backward-002", "forward-002"],
-        ["forward-001", next(name for name in found.path if name.endswith("-002"))],
-    ]
-    assert found.settings["failed"] == 0 and found.table["exit_code"].values == (0.0, 0.0)
-    assert math.isnan(found.table["backward_energy"].values[0])
-    energies = list(found.table["mp2_total_energy"].values)
-    assert energies == [run.total_energy for run in found.path.values()]
-    assert "dfmp2 finished: 2 points" in done.out and "FAILED" not in done.out
-    (note,) = [note for note in found.notes if "failed with code" in note]
-    assert note.startswith("bond 1 2 = 0.9 angstrom, backward: failed with code 4")
+    assert call(*scan, "--resume").code == 9 and len(no_steps.starts) == 9  # the failed ones alone
 
 
 def test_a_point_that_cannot_be_made_fails_alone(call: Runner, folder: Path, no_steps: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
+import logging
 import math
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -31,12 +31,12 @@ from dfmp2.errors.messages import Option
 from dfmp2.execution.batch import read_shard
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import NOTHING
+from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.error_of_difference import combined, relative_errors
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output import prepared
-from dfmp2.output.study import Study, StudyWriter, read_study
+from dfmp2.output.study import Study, StudyWriter
 from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
     frequencies,
@@ -311,43 +311,12 @@ def test_a_prepared_file_needs_room_for_b_and_what_is_beside_it(
 # --- geometries, conformers, equations ------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """A stored scan of five points."""
-    path = tmp_path_factory.mktemp("scan") / "scan.h5"
-    stored = Path(__file__).parent / "data" / "stored_runs" / "scan.h5.xz"
-    path.write_bytes(lzma.decompress(stored.read_bytes()))
-    return read_study(path)
-
-
-def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) -> None:
-    """Relative to the lowest point of the method, which is not that of E(SCF) or of MP2, and whose
-    error is zero; a failed point has none."""
-    runs = [
-        replace(run, options=replace(run.options, method="scsn-mp2"))
-        for run in scanned.runs.values()
-    ]
-    runs[0] = replace(
-        runs[0], pairs=replace(runs[0].pairs, opposite_spin=runs[0].pairs.opposite_spin - 0.1)
-    )
-    runs[-1] = replace(
-        runs[-1],
-        reference=replace(runs[-1].reference, scf_total_energy=runs[-1].scf_total_energy - 1.0),
-        pairs=replace(
-            runs[-1].pairs, same_spin=tuple(pairs + 0.1 for pairs in runs[-1].pairs.same_spin)
-        ),
-    )
-    lowest = min(runs, key=lambda run: run.total_energy)
-    found = relative_errors([None, *runs])
-    assert math.isnan(found[0]) and found[1 + runs.index(lowest)] == 0.0
-    for run, error in zip(runs, found[1:], strict=True):
-        if run is not lowest:
-            parts = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
-            expected = combined(parts, "the relative energy").total
-            assert expected is not None and error == pytest.approx(2625.49964 * expected)
-            alone = run.error_budget.total
-            assert alone is not None and 0.0 < error < 2625.5 * alone
-    assert all(map(math.isnan, relative_errors([None, None])))
+def test_geometric_is_quiet_for_a_while() -> None:
+    logger = logging.getLogger("geometric")
+    before = logger.propagate, list(logger.handlers)
+    with geometric_search.quiet():
+        assert not logger.propagate and len(logger.handlers) == len(before[1]) + 1
+    assert (logger.propagate, list(logger.handlers)) == before
 
 
 @pytest.mark.parametrize("pair", ["ba", "ca", "bc", "ac"])
@@ -363,6 +332,16 @@ def test_the_budget_of_a_scan_is_its_largest(
     runs = {name: SimpleNamespace(name=name, total_energy=ord(name) - 100.0) for name in "abc"}
     found = Study("scan", "", {}, (), {}, {}, runs, True).error_budget  # type: ignore[arg-type]
     assert found is not None and found.total == total
+
+
+@pytest.mark.parametrize(("scf", "separate"), [(1.3, True), (1.7, False)])
+def test_parts_of_a_limit_whose_weights_differ_ask_for_the_gradient_of_the_mean_field(
+    scf: float, separate: bool
+) -> None:
+    runs: Any = SimpleNamespace(task=SimpleNamespace(compute=optimize.certified_gradient))
+    found: Any = _StudyRuns._function_of(runs, replace(STEP, part=Part("tz", scf, 1.7)))
+    assert found.func is optimize.certified_gradient
+    assert found.keywords == {"separate": separate}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from dfmp2.studies.rank import rank_conformers, read_candidates
 from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.studies.vibrations import masses, symmetry_number
 from tests.conftest import Runner, succeed
-from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error
 from tests.springs import on_springs
 
@@ -103,28 +102,6 @@ def test_what_is_wrong_with_a_gas_is_said_where_it_is_ranked(
     assert all(any(word in note for note in expected) for word in words)
 
 
-def test_the_gas_of_frequencies_is_that_of_their_conditions(bent_file: Path) -> None:
-    """Written out, and as `thermo` has it of the same file."""
-    study = dfmp2.read_study(bent_file)
-    molecule = study.runs["reference"].molecule
-    expected = ideal_gas(
-        masses=masses(molecule),
-        places=molecule.coordinates,
-        wavenumbers=study.table["wavenumber"].values,
-        energy=study.runs["reference"].total_energy,
-        multiplicity=1,
-        kelvin=350.0,
-        pascal=2e5,
-        symmetry=3,
-    )
-    again = dfmp2.thermo(study, temperature=350.0, pressure=2e5, symmetry_number=3)
-    for name, value in expected.items():
-        for source in (study, again):
-            assert source.values[name].value == pytest.approx(value, rel=1e-9), name
-    assert {study.settings[name] for name in ("temperature", "pressure")} == {350.0, 2e5}
-    assert study.settings["symmetry_number"] == again.settings["symmetry_number"] == 3
-
-
 @pytest.mark.parametrize(
     ("state", "pascal"),
     [(None, 101325.0), ("1atm", 101325.0), ("1bar", 1e5), ("1M", 1000 * GAS * 400.0)],
@@ -132,42 +109,6 @@ def test_the_gas_of_frequencies_is_that_of_their_conditions(bent_file: Path) -> 
 def test_the_pressure_of_a_standard_state(state: str | None, pascal: float) -> None:
     conditions = GasConditions(temperatures=(400.0,), standard_state=state)
     assert conditions.pressure == pytest.approx(pascal, rel=1e-12)
-
-
-def test_the_gas_of_a_reaction_is_that_of_its_conditions(water_file: Path, bent_file: Path) -> None:
-    """Each species has the numbers that `thermo` has of its file, and the reaction the difference
-    of them."""
-    treated = {"scale": 0.95, "quasi_harmonic": "truhlar", "cutoff": 950.0}
-    found = dfmp2.reaction(
-        str(water_file),
-        str(bent_file),
-        temperature=400.0,
-        standard_state="1bar",
-        symmetry_numbers={"water": 4},
-        **treated,
-    )
-    species = [
-        dfmp2.thermo(file, temperature=400.0, pressure=1e5, symmetry_number=number, **treated)
-        for file, number in ((water_file, 4), (bent_file, 3))
-    ]
-    for name in ("zero_point_energy", "enthalpy", "entropy", "gibbs_energy"):
-        values = [one.values[name].value for one in species]
-        assert found.table[name].values == pytest.approx(values, rel=1e-12), name
-    assert list(found.table["symmetry_number"].values) == [4, 3]
-    before, after = ({name: one.value for name, one in of.values.items()} for of in species)
-    for name, of_reaction in {
-        "total_energy": "reaction_energy",
-        "total_energy_at_0_kelvin": "reaction_energy_at_0_kelvin",
-        "enthalpy": "reaction_enthalpy",
-        "gibbs_energy": "reaction_gibbs_energy",
-        "entropy": "reaction_entropy",
-    }.items():
-        difference = after[name] - before[name]
-        assert found.values[of_reaction].value == pytest.approx(difference, abs=1e-11), name
-        if name != "entropy":
-            for unit, factor in (("kj", 2625.4996394799), ("kcal", 627.5094740631)):
-                converted = found.values[f"{of_reaction}_{unit}_per_mol"].value
-                assert converted == pytest.approx(difference * factor, rel=1e-7), name
 
 
 def test_isotopes_of_a_stored_molecule(water: Study) -> None:
