@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ from pyscf import scf
 
 import dfmp2
 from dfmp2.cli.reaction import ReactionOptions
-from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.output.reports.study import _listed_runs
 from dfmp2.studies import reaction as reactions
 from dfmp2.studies import species
-from dfmp2.studies.reaction import ReactionPlan
 from dfmp2.studies.species import (
     read_reaction,
 )
@@ -29,7 +26,6 @@ from tests.awkward import EXACT, mean_field, read, spin_energies
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
 from tests.ideal_gas import ideal_gas
-from tests.recorded import recorded_error
 from tests.springs import on_springs, pyramid, pyramids
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
@@ -142,14 +138,6 @@ def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
         assert np.array_equal(checked.pop(0).coordinates, place.coordinates)
     assert [one["transition_state"] for one in study.settings["species"]] == [False, True]
     assert not any("-x" in name for name in _listed_runs(study))
-
-
-def test_a_species_without_a_mass_is_refused_before_anything_runs() -> None:
-    heavy = [species.Species("og", Fraction(1), Molecule.from_string("Og 0 0 0"))]
-    plan = ReactionPlan(frequencies=True)
-    with recorded_error(InputError):
-        reactions._require_hessians(Options("sto-3g"), heavy, plan)
-    reactions._require_hessians(Options("sto-3g"), heavy, replace(plan, frequencies=False))
 
 
 def test_the_free_energy_of_a_dissociation(monkeypatch: pytest.MonkeyPatch) -> None:

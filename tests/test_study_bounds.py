@@ -57,7 +57,7 @@ from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.rank import Candidate, _degeneracies
-from dfmp2.studies.relaxed import Relaxation
+from dfmp2.studies.relaxed import Relaxation, bring
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import Reaction, make_coefficient, read_species
@@ -69,6 +69,7 @@ AMMONIA = Molecule(
 )
 OPTION = Option("x")
 WATER_PLACES = [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]]
+WATER = Molecule(("O", "H", "H"), WATER_PLACES)
 
 
 def coordinate(kind: str) -> Callable[[Any], tuple[float, ...]]:
@@ -78,9 +79,7 @@ def coordinate(kind: str) -> Callable[[Any], tuple[float, ...]]:
 
 def relaxed(**given: Any) -> Any:
     """A relaxed scan of coordinates that need not belong to a molecule."""
-    made = SimpleNamespace(kind="bond", values=(1.0, 2.0), said="it")
-    for name, value in given.items():
-        setattr(made, name, value)
+    made = SimpleNamespace(**{"kind": "bond", "values": (1.0, 2.0), "said": "it", **given})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Relaxation, "constraints", lambda _: None)
         return Relaxation(AMMONIA, (made,), Options("sto-3g"), True, "GAU")  # type: ignore[arg-type]
@@ -266,6 +265,37 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
         lambda largest: vibrations.require_stationary(pulled(largest)),
         (0.9999e-3,),
         (1.001e-3, math.nan),
+    ),
+    "frequencies of an element without a mass": (
+        lambda frequencies: reaction._require_hessians(
+            Options("sto-3g"),
+            [species.Species("og", Fraction(1), Molecule.from_string("Og 0 0 0"))],
+            reaction.ReactionPlan(frequencies=frequencies),
+        ),
+        (False,),
+        (True,),
+    ),
+    "a step towards another atom": (  # bohr that are left
+        lambda distance: optimize.Course._step(
+            SimpleNamespace(_molecule=WATER, _options=STEP.options),  # type: ignore[arg-type]
+            "step-007",
+            "step 7",
+            [[0, 0, 0.2], [0, 1.5, -0.8], [distance, 1.5, -0.8]],
+        ),
+        (0.379,),
+        (0.377, 0.0),
+    ),
+    "values of two bonds that are one": (
+        lambda second: bring(
+            WATER,
+            [
+                make_coordinate("bond", atoms, "0.5:9:3", WATER, rigid=False)
+                for atoms in ("1,2", "2,1")
+            ],
+            [1.0, second],
+        ),
+        (1.0,),
+        (2.0,),
     ),
     "angle that is set": (
         constrained("angle", "2,1,3"),
@@ -478,8 +508,22 @@ def test_what_is_stored_is_not_examined_again(hydrogen: MP2Result) -> None:
         runs.carry_out(replace(stored, stored={}), listener=Silent())
 
 
+def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that depend on others see their limit, not its runs."""
+    monkeypatch.setattr(runs, "expanded", lambda step: [step])
+    monkeypatch.setattr(runs, "wholes", lambda group, results: {group[0].name: "the limit"})
+    nothing = dict.fromkeys(("compute", "start", "then", "chained"))
+    level = at_level(Options("cc-pv[dt]z"))
+    one: Any = SimpleNamespace(options=level, free=(), chosen=(), stored={}, **nothing)
+    made = _StudyRuns(one, Keeper(), Collector(Silent()), "")
+    monkeypatch.setattr(made.keeper, "recall", lambda *_, **__: {"run": "of one basis"})
+    step: Any = SimpleNamespace(name="run", who="a run")
+    made._run_group([step], None, follow=False)
+    assert made.asked == {"run": "the limit"}
+
+
 GHOST = Molecule(("O", "H", "H", "He"), [*WATER_PLACES, [0, 0, 6]], (False, False, False, True))
-FIELD = Molecule(("O", "H", "H"), WATER_PLACES).in_field([[5.0, 1.0, -4.0, 0.1]])
+FIELD = WATER.in_field([[5.0, 1.0, -4.0, 0.1]])
 
 
 def unfinished(folder: Path) -> Path:
