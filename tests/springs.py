@@ -58,12 +58,6 @@ def network(rest: np.ndarray, place: np.ndarray) -> float:
     return float(0.2 * ((lengths / at_rest - 1) ** 2).sum())
 
 
-def attraction(charges: Any, places: np.ndarray, others: Any, there: np.ndarray) -> float:
-    """Coulomb energy of charges (n,) at places (n, 3) with others (m,) at (m, 3), Eh."""
-    apart = np.linalg.norm(places[:, None] - there, axis=2)
-    return float((np.outer(charges, others) / apart).sum())
-
-
 def slopes(place: np.ndarray, energy: Energy = springs) -> np.ndarray:
     """Gradient of an energy, (natom, 3) Eh/bohr, by differences."""
     step = 1e-4

@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,7 @@ from pyscf import gto
 from pyscf.hessian import thermo
 from scipy.spatial.transform import Rotation
 
-import dfmp2
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted, NumericalError
-from dfmp2.gradients.gradient import mp2_gradient
+from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
@@ -37,7 +36,6 @@ from dfmp2.studies.ideal_gas import GasConditions, thermochemistry
 from dfmp2.studies.internal_coordinates import torsional_constant
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
-from dfmp2.studies.rank import read_candidate
 from dfmp2.studies.task import Step, Unfinished
 from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.studies.vibrations import (
@@ -48,15 +46,15 @@ from dfmp2.studies.vibrations import (
     symmetry_number,
     vibrations,
 )
-from tests.conftest import Runner, succeed
+from tests.conftest import Heard, Runner, succeed
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
 from tests.springs import (
     ANGLE,
     BOND,
     CHARGES,
+    HANDED,
     ON_SPRINGS,
-    attraction,
     network,
     on_springs,
     pyramid,
@@ -67,31 +65,23 @@ from tests.springs import (
     springs,
 )
 
-LEVEL = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri", "precision": "fp64"}
-EXACT = make_options(basis="sto-3g", **LEVEL, stability="off", threads=1)
 ANGSTROM = 1 / 0.529177210903
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 
 
-def _in_angstrom(text, **state):
-    rows = [row.split() for row in text.split(";")]
-    places = np.array([[float(x) for x in row[1:]] for row in rows]) * ANGSTROM
-    return Molecule([row[0] for row in rows], places, **state)
-
-
-FLUORIDE_AND_WATER = _in_angstrom("F 0 0 0; O 2.7 0.1 0; H 1.75 0.2 0.05; H 3 0.9 0.3", charge=-1)
-AMMONIA = _in_angstrom("N 0 0 .1; H .95 0 -.25; H -.5 .83 -.2; H -.45 -.82 -.25")
+FLUORIDE_AND_WATER = Molecule.from_string(
+    "F 0 0 0; O 2.7 0.1 0; H 1.75 0.2 0.05; H 3 0.9 0.3", charge=-1
+)
+AMMONIA = Molecule.from_string("N 0 0 .1; H .95 0 -.25; H -.5 .83 -.2; H -.45 -.82 -.25")
 HELD_IN_AMMONIA = {(1,): None, (3,): None, (0, 2): None}
-PEROXIDE = _in_angstrom("O 0 .7 0; O 0 -.7 0; H .9 .9 .1; H -.3 -.9 .8")
-TRIAZIRINE = _in_angstrom("N 0 .8 0; N .65 -.6 0; N -.65 -.6 .05; H 0 1.4 .92")
+PEROXIDE = Molecule.from_string("O 0 .7 0; O 0 -.7 0; H .9 .9 .1; H -.3 -.9 .8")
+TRIAZIRINE = Molecule.from_string("N 0 .8 0; N .65 -.6 0; N -.65 -.6 .05; H 0 1.4 .92")
 FLUORIDE = Molecule(("F", "H"), [[0, 0, 0], [0.4, 0.9, 1.5]])
-COMMAND = ("--basis", "sto-3g", "--scf-auxbasis", "def2-universal-jkfit")
-COMMAND += ("--auxbasis", "def2-svp-ri", "--precision", "fp64", "--stability", "off")
-COMMAND += ("--threads", "1")
+COMMAND = ("--basis", "sto-3g", "--stability", "off", "--threads", "1")
 
 
-def optimized(molecule, search=MINIMUM, options=ON_SPRINGS):
-    return optimize_geometry(molecule, options, search, listener=Silent())
+def optimized(molecule, search=MINIMUM, options=ON_SPRINGS, **how):
+    return optimize_geometry(molecule, options, search, **{"listener": Silent(), **how})
 
 
 def coordinate(study, *atoms):
@@ -99,26 +89,6 @@ def coordinate(study, *atoms):
 
 
 # --- optimisations --------------------------------------------------------------------------------
-
-
-def test_what_is_left_of_passed_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only densities of the last geometry, in memory and in the file; a converged start takes no
-    step."""
-    on_springs(monkeypatch, FLUORIDE)
-    keeper = Keeper(folder / "x.h5")
-    study = optimize_geometry(FLUORIDE, ON_SPRINGS, keeper=keeper, listener=Silent())
-    for found in (study, read_study(folder / "x.h5")):
-        *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
-        assert set(passed) == {(1, 0, 0)} and last == (1, 6, 6)
-        for run in found.runs.values():
-            dipole = CHARGES[:2] @ run.molecule.coordinates
-            assert run.properties.relaxed_dipole == pytest.approx(dipole)
-    ranked = read_candidate(folder / "x.h5").result
-    assert ranked.total_energy == study.values["optimized_total_energy"].value
-    again = optimized(study.last)
-    assert "the next step would move no atom by more than" in " ".join(again.notes)
-    assert again.complete and again.settings["steps"] == 0
-    assert again.values["optimized_total_energy"].value == ranked.total_energy
 
 
 @pytest.mark.parametrize(("longer", "constant"), [(-0.3, 0.0233), (-0.1, 0.0093), (0.2, 0.0023)])
@@ -140,11 +110,11 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
         "O 0 1.32 -.11; O 0 -1.32 -.11; H 1.47 1.7 .9; H -1.4 -1.7 1.1; "
         "N 0 0 11.2; C 0 0 9; H 0 0 7; C 9 0 0; O 11.3 0 0; H 8 1.7 0; H 8 -1.7 0"
     )
-    rows = [row.split() for row in atoms.split(";")[: 4 if alone else 11]]
+    rows = atoms.split(";")[: 4 if alone else 11]
     softer = {"Distance": 0.5, "Angle": 0.3, "Dihedral": 0.2}
     if not alone:
         softer |= {"LinearAngle": 0.1, "OutOfPlane": 0.2}
-    start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
+    start = Molecule.from_string(";".join(rows), units="bohr")
     inner, place = GeomeTRIC(start, MINIMUM, held)._optimizer.IC, start.coordinates.ravel()
     kinds = [type(primitive).__name__ for primitive in inner.Prims.Internals]
     assert set(softer) < set(kinds)
@@ -168,7 +138,7 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
 
 
 def test_the_scaled_energy_is_minimised():
-    options = replace(EXACT, os_scale=0.5, ss_scale=2.0)
+    options = replace(ON_SPRINGS, os_scale=0.5, ss_scale=2.0)
     study = optimized(FLUORIDE, MINIMUM, options)
     names, runs = zip(*study.runs.items(), strict=True)
     starts = [run.reference.start for run in runs[1:]]
@@ -270,15 +240,13 @@ def test_a_frozen_atom_among_charges(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Molecule(("O", "H", "H"), places).in_field(charges)
 
     def energy(place):
-        return springs(place) + attraction(CHARGES[:3], place, charges[:, 3], charges[:, :3])
+        apart = np.linalg.norm(place[:, None] - charges[:, :3], axis=2)
+        return springs(place) + (np.outer(CHARGES[:3], charges[:, 3]) / apart).sum()
 
     on_springs(monkeypatch, start, energy)
     search = Search(Constraints([("xyz", "1")]), convergence="gau_tight", max_steps=40)
     study = optimized(start, search)
     found = study.last.coordinates
-    first = study.runs["step-001"].molecule.coordinates
-    turned = np.linalg.norm(first - start.coordinates, axis=1).max() / ANGSTROM
-    assert study.table["max_displacement"].values[1] == pytest.approx(turned, rel=1e-5)
     assert found[0] == pytest.approx(places[0], abs=1e-6)
     assert np.abs(slopes(found, energy)[1:]).max() < 2e-5
 
@@ -317,19 +285,8 @@ def test_lengths_of_options_and_of_a_file(constraints, length):
 
 # --- what a stationary point is -------------------------------------------------------------------
 
-NEON = Molecule(("Ne", "Ne"), [[0, 0, 0], [0, 0, 3.0 / 0.529177210903]])
-FLAT_AMMONIA = Molecule(("N", "H", "H", "H"), 1.9 / BOND * pyramid(np.pi / 2))
 BORANE = Molecule(("B", "H", "H", "H"), pyramid(np.pi / 2))
 STRAIGHT_WATER = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 0, 1.78], [0, 0, -1.78]])
-
-
-@pytest.mark.slow
-def test_neon_goes_to_the_minimum_of_psi4():
-    """Psi4 1.3.2, DF-MP2/cc-pVDZ, GAU: -257.3528736 Eh at 2.7501 angstrom."""
-    study = optimized(NEON, Search(max_steps=6), make_options(basis="cc-pvdz", threads=1))
-    found = study.values["optimized_total_energy"].value
-    assert found == pytest.approx(-257.3528736, abs=1e-7)
-    assert coordinate(study, 1, 2) * 0.529177210903 == pytest.approx(2.7493, abs=2e-3)
 
 
 def test_two_atoms_attract_each_other_from_afar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +297,7 @@ def test_two_atoms_attract_each_other_from_afar(monkeypatch: pytest.MonkeyPatch)
         sixth = (5.0 / np.linalg.norm(place[1] - place[0])) ** 6
         return 1.2e-4 * (sixth**2 - 2 * sixth)
 
-    apart = Molecule(("He", "H"), NEON.coordinates, charge=1)
+    apart = Molecule(("He", "H"), [[0, 0, 0], [0, 0, 3.0 * ANGSTROM]], charge=1)
     on_springs(monkeypatch, apart, energy)
     study = optimized(apart, Search(max_steps=5))
     assert study.settings["steps"] == 5 and list(study.runs)[1] == "curvature-001"
@@ -370,70 +327,30 @@ def test_a_run_without_steps_has_measured_the_curvature(monkeypatch: pytest.Monk
     assert said == pytest.approx(0.5 * stretch**2 / (move**2).sum(), rel=0.02)
 
 
-def test_numbers_of_an_optimisation_are_those_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients of the atoms, and moves of the atoms since the geometry before after a turn."""
-    places = [[0.1, 0, 0.2401], [0, 1.6, -0.9605], [0, -1.2, -1.2]]
-    start = Molecule(("O", "H", "H"), places, name="water")
-    on_springs(monkeypatch, start)
-    study = dfmp2.optimize(start, "sto-3g", threads=1, listener=dfmp2.Listener())
-    runs = list(study.path.values())
-    assert len(runs) > 3 and list(study.path) == list(study.runs)
-    rows: dict[str, list[float]] = {name: [] for name in study.table}
-    for number, run in enumerate(runs):
-        lengths = np.linalg.norm(run.gradient.total_gradient, axis=1)
-        moved = np.full(3, np.nan)
-        if number:
-            centred = [
-                one.molecule.coordinates - one.molecule.coordinates.mean(axis=0)
-                for one in (runs[number - 1], run)
-            ]
-            turn, _ = Rotation.align_vectors(centred[1], centred[0])
-            moved = np.linalg.norm(centred[1] - turn.apply(centred[0]), axis=1) * 0.529177210903
-        rows["step"].append(number)
-        rows["total_energy"].append(run.total_energy)
-        rows["max_gradient"].append(lengths.max())
-        rows["rms_gradient"].append(np.sqrt((lengths**2).mean()))
-        rows["max_displacement"].append(moved.max())
-        rows["rms_displacement"].append(np.sqrt((moved**2).mean()))
-    for name, expected in rows.items():
-        found = study.table[name].values
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12, err_msg=name)
-    values = {name: item.value for name, item in study.values.items()}
-    assert values == pytest.approx(
-        {
-            "optimized_total_energy": rows["total_energy"][-1],
-            "energy_change": rows["total_energy"][-1] - rows["total_energy"][0],
-            "max_gradient": rows["max_gradient"][-1],
-        },
-        rel=1e-6,
-    )
-    np.testing.assert_array_equal(
-        study.arrays["final_geometry"].value, runs[-1].molecule.coordinates
-    )
-    assert study.settings["steps"] == len(runs) - 1
-
-
-def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planar ammonia stays planar, and the end is called a stationary point."""
-    on_springs(monkeypatch, FLAT_AMMONIA)
-    study = optimized(FLAT_AMMONIA, MINIMUM)
-    assert study.title.startswith("stationary point of") and "minimum" not in study.title
-    assert study.settings["imaginary_modes"] is None
-    assert any("the start is planar" in note for note in study.notes)
-    assert any(note.startswith("not verified as a minimum") for note in study.notes)
-
-
-@pytest.mark.parametrize(("asked", "displaced"), [(1e-8, 1e-11), (1e-13, 1e-13)])
-def test_displaced_runs_are_at_least_as_tight_as_asked(
-    monkeypatch: pytest.MonkeyPatch, asked: float, displaced: float
+def test_gradients_and_moves_of_an_optimisation_are_those_of_its_atoms(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of the steps are as tight as asked."""
-    on_springs(monkeypatch, FLUORIDE)
-    study = optimized(FLUORIDE, Search(verify=True), replace(ON_SPRINGS, scf_conv_tol=asked))
-    assert len(study.runs) == len(study.path) + 12
-    for name, run in study.runs.items():
-        expected = asked if name in study.path else displaced
-        assert run.options.scf_conv_tol == expected, name
+    """Moves are those since the geometry before, after a turn."""
+    places = [[0.1, 0, 0.2401], [0, 1.6, -0.9605], [0, -1.2, -1.2]]
+    start = Molecule(("O", "H", "H"), places)
+    on_springs(monkeypatch, start)
+    study = optimized(start)
+    runs = list(study.path.values())
+    lengths = [np.linalg.norm(run.gradient.total_gradient, axis=1) for run in runs]
+    moves = [np.full(3, np.nan)]
+    for before, after in pairwise(runs):
+        ends = [run.molecule.coordinates for run in (before, after)]
+        first, second = (place - place.mean(axis=0) for place in ends)
+        turn, _ = Rotation.align_vectors(second, first)
+        moved = np.linalg.norm(second - turn.apply(first), axis=1)
+        moves.append(moved * 0.529177210903)
+    assert len(runs) > 3
+    for kind, rows in (("gradient", lengths), ("displacement", moves)):
+        largest, mean = (study.table[f"{what}_{kind}"].values for what in ("max", "rms"))
+        np.testing.assert_allclose(largest, np.max(rows, axis=1), rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(
+            mean, np.sqrt(np.mean(np.square(rows), axis=1)), rtol=1e-6, atol=1e-12
+        )
 
 
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,15 +404,23 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
             assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
             kind = "transition state" if transition_state else "minimum"
             assert verify != any(f"not verified as a {kind}" in note for note in study.notes)
-            displaced = [name for name in study.runs if name.startswith(("plus-", "minus-"))]
-            assert len(displaced) == (24 if transition_state else 0)
+            displaced = [name for name in study.runs if "plus-" in name or "minus-" in name]
+            assert len(displaced) == 24 * (transition_state + verify)
             assert {study.runs[name].options.scf_conv_tol for name in displaced} <= {1e-11}
+            assert {run.options.scf_conv_tol for run in study.path.values()} == {1e-10}
             assert ("hessian-1-plus-004-z" in study.runs) is verify
             if verify:  # of six modes the lowest three are named
                 (line,) = (note for note in study.notes if "imaginary mode" in note)
                 lowest = study.arrays["wavenumbers"].value[:3]
                 named = ", ".join(f"{abs(x):.1f}{'i' if x < 0 else ''}" for x in lowest)
                 assert line.endswith(f" of 6; lowest: {named} cm^-1")
+            elif transition_state:
+                stored = hessian_of(study, "it")
+                second = second_derivatives(start.coordinates)
+                assert stored.at_start and stored.hessian == pytest.approx(second, abs=2e-5)
+                del study.runs["minus-004-z"]
+                with recorded_error(InputError):
+                    hessian_of(study, "it")
     assert titles == [
         "stationary point of molecule (H3N)",
         "minimum of molecule (H3N)",
@@ -504,52 +429,9 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_single_steps_and_groups_of_runs_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step, whose outcome the search reports, is a part of it; runs of a group are counted."""
-    heard: list[str] = []
-
-    class Stages(Silent):
-        def stage(self, text: str) -> None:
-            heard.append(text)
-
-        def substage(self, text: str) -> None:
-            heard.append(f"within: {text}")
-
-    on_springs(monkeypatch, FLUORIDE)
-    study = optimize_geometry(FLUORIDE, ON_SPRINGS, Search(verify=True), listener=Stages())
-    steps, total = len(study.path), len(study.runs)
-    assert total == steps + 12
-    single = [f"within: [{number + 1}] step {number}" for number in range(steps)]
-    assert [text for text in heard if text.startswith("within: ")] == single
-    counted = [text.partition(" ")[0] for text in heard if text.startswith("[")]
-    assert counted == [f"[{number}/{total}]" for number in range(steps + 1, total + 1)]
-
-
-def test_a_verification_that_was_stopped_asks_for_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped in the Hessian; the study equals an uninterrupted one."""
-
-    def search(keeper: Keeper) -> Study:
-        return optimize_geometry(
-            FLUORIDE, ON_SPRINGS, Search(verify=True), keeper=keeper, listener=Silent()
-        )
-
-    every = on_springs(monkeypatch, FLUORIDE)
-    whole = search(Keeper())
-    before = on_springs(monkeypatch, FLUORIDE, stop=len(every) - 4)
-    with pytest.raises(Interrupted):
-        search(Keeper(tmp_path / "x.h5"))
-    after = on_springs(monkeypatch, FLUORIDE)
-    study = search(Keeper(tmp_path / "x.h5"))
-    assert len(after) == 5 and len(before) + len(after) == len(every)
-    assert list(study.runs) == list(whole.runs) and list(study.path) == list(whole.path)
-    assert np.array_equal(study.arrays["wavenumbers"].value, whole.arrays["wavenumbers"].value)
-    assert study.settings == whole.settings
-
-
 def test_a_planar_minimum_stays(monkeypatch):
-    """Borane: no new start, and only the densities of the last step are left."""
+    """Borane: no new start, and only the densities of the last step are left. Steps are counted one
+    by one, and displaced geometries as a group."""
 
     def energy(place):
         directions = (place[1:] - place[0]) / BOND
@@ -558,11 +440,19 @@ def test_a_planar_minimum_stays(monkeypatch):
     on_springs(monkeypatch, BORANE, energy)
     monkeypatch.setattr(StationaryPoint, "flat", 2)  # it has none
     stretched = replace(BORANE, coordinates=1.1 * BORANE.coordinates)
-    study = optimized(stretched, Search(verify=True))
+    for verify in (False, True):
+        heard = Heard()
+        study = optimized(stretched, Search(verify=verify), listener=heard)
+        for texts in (heard.stages, study.notes):
+            assert any("the start is planar" in text for text in texts) is not verify
     assert (study.settings["stationary_point"], study.settings["restarts"]) == ("minimum", 0)
     assert any("2 modes with a curvature below 1e-05 Eh" in note for note in study.notes)
     whole = [name for name, run in study.runs.items() if run.properties.relaxed_density.size]
     assert whole == [list(study.path)[-1]]
+    steps, total = len(study.path), len(study.runs)
+    counted = [text.partition(" ")[0] for text in heard.stages if text.startswith("[")]
+    single = [f"[{number}]" for number in range(1, steps + 1)]
+    assert counted == single + [f"[{number}/{total}]" for number in range(steps + 1, total + 1)]
 
 
 def test_what_is_not_a_minimum_in_the_end(
@@ -589,7 +479,7 @@ def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
     """Those before and the next one: Hessians of water, 18 runs each, beside the steps and 50 more.
     One step at least is left for it, and there are three new starts."""
 
-    first = Step("step-000", "step 0", WATER, EXACT)
+    first = Step("step-000", "step 0", WATER, ON_SPRINGS)
 
     def may_restart(most_steps, steps=3, before=restarts):
         search = SimpleNamespace(max_steps=most_steps, transition_state=saddle)
@@ -604,12 +494,6 @@ def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
     first = replace(first, options=at_level(make_options(basis="cc-pv[dt]z")))
     most = MOST_RUNS // 2 - 50 - 18 * hessians
     assert may_restart(most) and not may_restart(most + 1)
-
-
-def test_a_step_onto_another_atom_ends_the_search() -> None:
-    course = SimpleNamespace(_molecule=WATER, _options=EXACT)
-    with recorded_error(NumericalError):
-        Course._step(course, "step-007", "step 7", [[0, 0, 0.22], [0, 1.5, -0.8], [0, 1.5, -0.8]])
 
 
 def from_hessian(start, second, **search):
@@ -629,10 +513,7 @@ def test_an_energy_that_would_still_fall_is_not_converged(
     on_springs(monkeypatch, start)
     study = from_hessian(start, np.kron([[1, -1], [-1, 1]], np.diag([0.0, 0.0, 0.5])))
     assert study.settings["steps"] == steps
-    if not steps:
-        (foreseen,) = (note for note in study.notes if note.startswith("the next step would"))
-        falls = float(re.search(r"the energy by (\S+) Eh", foreseen)[1])
-        assert falls == pytest.approx(-0.25 * longer**2, rel=0.1)
+    assert list(study.runs) == list(study.path)  # the curvature is known
 
 
 @pytest.mark.parametrize(("tilt", "needless"), [(2e-3, True), (6e-3, False)])
@@ -644,7 +525,7 @@ def test_an_energy_that_would_still_rise_is_not_converged(
     start = Molecule(("N", "H", "H", "H"), pyramid(tilts[1] + tilt))
     on_springs(monkeypatch, start)
     second = second_derivatives(start.coordinates)
-    study = from_hessian(start, second, transition_state=True)
+    study = from_hessian(start, second, transition_state=True, max_steps=490)
     assert (study.settings["steps"] == 0) is needless
     rise = top - springs(start.coordinates)
     assert (rise < 1e-6) is needless and rise > 1e-8
@@ -687,22 +568,6 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
     assert moved[0] == pytest.approx(moved[1], abs=1e-6) and moved[0] < -1e-3
 
 
-def test_the_rounding_of_a_gradient_needs_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Water on springs at its minimum."""
-    on_springs(monkeypatch, WATER)
-    study = optimized(bent(np.degrees(ANGLE), BOND))
-    assert study.complete and list(study.runs) == ["step-000"]
-
-
-def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_springs(monkeypatch, WATER)
-    with pytest.raises(Unfinished) as caught:
-        optimized(bent(140, 1.81), Search(max_steps=1))
-    unfinished = caught.value.study
-    assert list(unfinished.runs) == ["step-000", "step-001"]
-    assert "NOT CONVERGED: the last geometry is only the last" in unfinished.notes
-
-
 # --- frequencies ----------------------------------------------------------------------------------
 
 
@@ -720,30 +585,18 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     assert [abs(move).max() for move in moves] == pytest.approx([3e-3] * 24)
     assert study.settings["displacement"] == 3e-3
     second = second_derivatives(top.coordinates)
-    weights = np.repeat([mass("N"), *[mass("H")] * 3], 3) * 1822.888486209
-    squares, modes = np.linalg.eigh(second / np.sqrt(np.outer(weights, weights)))
-    vibrating = np.sort(np.argsort(abs(squares))[6:])
-    squares = squares[vibrating]
-    expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
-    assert expected[0] < -900 and (expected[1:] > 0).all()
-    found = study.arrays["hessian"].value
-    assert found == pytest.approx(second, abs=2e-5) and (found == found.T).all()
-    moments = np.kron(CHARGES[:, None], np.eye(3))
-    assert study.arrays["dipole_derivatives"].value == pytest.approx(moments, abs=1e-9)
-    along = moments.T @ (modes[:, vibrating] / np.sqrt(weights / 1822.888486209)[:, None])
-    strong = study.table["ir_intensity"].values
-    assert strong[0] == pytest.approx(974.88 * (along[:, 0] ** 2).sum(), rel=1e-3)
-    assert sum(strong) == pytest.approx(974.88 * (along**2).sum(), rel=1e-3)
-    assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)
+    assert study.arrays["hessian"].value == pytest.approx(second, abs=2e-5)
+    modes = study.table["wavenumber"].values
+    assert modes[0] < -900 and min(modes[1:]) > 0
     (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
     number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")
-    assert float(number) == pytest.approx(-expected[0], rel=1e-3)
+    assert float(number) == pytest.approx(-modes[0], abs=0.06)
     assert sorted(atoms.split(", ")) == ["H2", "H3", "H4"]
     assert "imaginary modes are left out of the thermochemistry" in study.notes
     gas = ideal_gas(
         masses=masses(top),
         places=top.coordinates,
-        wavenumbers=expected,
+        wavenumbers=modes,
         energy=energies[1],
         multiplicity=1,
         kelvin=350.0,
@@ -756,7 +609,7 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     field = top.in_field([[5.0, 1.0, -4.0, 0.1]])
     among = harmonic_frequencies(field, ON_SPRINGS, allow_gradient=True, listener=Silent())
     assert len(among.table["wavenumber"].values) == 12 and set(among.values) == {"total_energy"}
-    assert among.table["wavenumber"].values[-5:] == pytest.approx(expected[1:], rel=1e-3)
+    assert among.table["wavenumber"].values[-5:] == pytest.approx(modes[1:], rel=1e-3)
     assert "symmetry_number" not in among.settings
     assert any("all its motions are listed" in note for note in among.notes)
     no_gas = hessian_of(among, "f.h5")
@@ -786,39 +639,14 @@ def test_what_is_wrong_with_the_gas_of_a_radical_is_said(monkeypatch):
 
 @pytest.mark.slow
 def test_hydrogen_fluoride_as_in_cfour():
-    """Conventional MP2/cc-pVDZ with frozen core (QCEngine, standard_suite_ref.py, commit a97b4695).
-
-    Density fitting changes the Hessian by 1e-4. A = 974.88 (d mu / d r)^2 / m.
-    """
+    """Conventional MP2/cc-pVDZ with frozen core (QCEngine, standard_suite_ref.py, commit a97b4695);
+    density fitting changes the Hessian by 1e-4."""
     molecule = Molecule(("H", "F"), [[0, 0, -1.64558411], [0, 0, 0.08729475]])
     options = make_options(basis="cc-pvdz", frozen_core="auto", scf="conventional", threads=1)
     study = harmonic_frequencies(molecule, options, allow_gradient=True, listener=Silent())
     signs = np.array([[1, -1], [-1, 1]])
     expected = np.kron(signs, np.diag([-0.00183193, -0.00183193, 0.64212587]))
     assert study.arrays["hessian"].value == pytest.approx(expected, abs=2e-4)
-    reduced = mass("F") * mass("H") / (mass("F") + mass("H"))
-    table = {name: column.values for name, column in study.table.items()}
-    wavenumber = 219474.6313632 * np.sqrt(0.64212587 / reduced / 1822.888486209)
-    assert table["wavenumber"] == pytest.approx([wavenumber], abs=1.0)
-    dipoles = []
-    for longer in (-0.01, 0.01):
-        stretched = replace(molecule, coordinates=molecule.coordinates + [[0] * 3, [0, 0, longer]])
-        run = mp2_gradient(stretched, options, listener=Silent())
-        dipoles.append(run.properties.relaxed_dipole)
-    slope = (dipoles[1] - dipoles[0])[2] / 0.02
-    assert table["ir_intensity"] == pytest.approx([974.88 * slope**2 / reduced], rel=2e-3)
-
-
-@pytest.mark.slow
-def test_water_as_in_psi4():
-    """Published DF-MP2 frequencies (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f),
-    to one decimal."""
-    bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
-    ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
-    water = Molecule(("O", "H", "H"), ends)
-    options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
-    study = harmonic_frequencies(water, options, allow_gradient=True, listener=Silent())
-    assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -826,9 +654,9 @@ def test_water_as_in_psi4():
     [
         (WATER, [1663.0, 3657.0, 3833.0], 2),
         (Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.84]], multiplicity=2), [3700.0], 1),
-        (FLAT_AMMONIA, [-500.0, 1704.0, 1704.0, 3664.0, 3889.0, 3889.0], 6),
+        (BORANE, [-500.0, 1704.0, 1704.0, 3664.0, 3889.0, 3889.0], 6),
     ],
-    ids=["water", "hydroxyl", "flat ammonia"],
+    ids=["water", "hydroxyl", "borane"],
 )
 def test_shares_of_the_thermochemistry(molecule, numbers, symmetry):
     """Formulas of a rigid rotor and harmonic oscillators, written out; CODATA 2018."""
@@ -942,31 +770,6 @@ def test_modes_as_in_pyscf(atoms):
     assert len(twice) == len(found.wavenumber) and twice == pytest.approx(fixed)
 
 
-@pytest.mark.parametrize(("ends", "number", "degrees"), [("NH", 1, 1.0), ("OO", 2, 2.0)])
-def test_a_nearly_straight_molecule_has_the_modes_of_a_straight_one(ends, number, degrees):
-    """The gas and the symmetry number, too; but its forces can bend it."""
-
-    def energy(place):
-        arms = place[1:] - place[0]
-        bonds = np.linalg.norm(arms, axis=1)
-        return 0.4 * ((bonds - 2.1) ** 2).sum() + 0.1 * (arms[0] @ arms[1]) / bonds.prod()
-
-    found = []
-    for bend in (0.0, np.radians(degrees)):
-        place = 2.1 * np.array([[0, 0, 0], [np.sin(bend), 0, -np.cos(bend)], [0, 0, 1]])
-        molecule = Molecule(("C", *ends), place)
-        modes = vibrations(molecule, second_derivatives(place, energy), np.zeros((9, 3)))
-        assert symmetry_number(molecule) == number
-        assert symmetry_kept(molecule) == ("" if bend else "linear")
-        gas = thermochemistry(molecule, 0.0, modes.wavenumber, 298.15, 101325.0, number)
-        found.append((modes, gas))
-    (straight, its), (bent, gas) = found
-    assert bent.removed == straight.removed == 5 and straight.wavenumber.min() > 100
-    assert bent.wavenumber == pytest.approx(straight.wavenumber, abs=1.0)
-    for quantity in ("entropy", "zero_point_energy", "heat_capacity"):
-        assert gas[quantity].value == pytest.approx(its[quantity].value, rel=1e-3)
-
-
 BODIES = {
     "water": ("O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47", 2),
     "ammonia": ("N 0 0 0.1; H 0.94 0 -0.27; H -0.47 0.814 -0.27; H -0.47 -0.814 -0.27", 3),
@@ -1016,26 +819,6 @@ def test_small_runs_are_shared_by_processes(
 # --- wrong requests -------------------------------------------------------------------------------
 
 
-VALUES = {
-    "angle": ("2,1,3", ("0.001", "179.999"), ("0", "180", "-1", "nan")),
-    "dihedral": ("1,2,3,4", ("-359.999", "359.999"), ("-360", "360", "inf")),
-    "bond": ("1,2", ("0.001", "999.9"), ("0", "1000", "-1", "nan")),
-}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-def test_values_of_constraints_end_at_their_limits(kind: str) -> None:
-    atoms, inside, outside = VALUES[kind]
-    places = [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
-    molecule = Molecule(("N", "H", "H", "H"), places)
-    for value in inside:
-        written = Constraints(fixed=[(kind, atoms, value)]).for_geometric(molecule)
-        assert float(written.split()[-1]) == float(value)
-    for value in outside:
-        with recorded_error(InputError):
-            Constraints(fixed=[(kind, atoms, value)]).for_geometric(molecule)
-
-
 def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "geometric", None)
     with recorded_error(Dfmp2Error) as refused:
@@ -1043,34 +826,22 @@ def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("energies", "side"), [((-1.0, -1.001), "minus"), ((-1.001, -1.0), "plus")]
-)
+@pytest.mark.parametrize(("handed", "lower"), [(-0.02, "plus"), (0.02, "minus")])
 def test_a_saddle_point_is_left_on_its_lower_side(
-    energies: tuple[float, float], side: str, monkeypatch: pytest.MonkeyPatch
+    handed: float, lower: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    descents = []
+    """Of planar ammonia, whose pyramids differ in the third order of the tilt."""
 
-    def descend(course, name, guess, results):
-        descents.append(name)
-        yield from ()
+    def energy(place: np.ndarray) -> float:
+        arms = place[1:] - place[0]
+        volume = np.linalg.det(arms / np.linalg.norm(arms, axis=1)[:, None])
+        return springs(place) - HANDED * volume + handed * volume**3
 
-    place = FLUORIDE.coordinates
-    saddle = SimpleNamespace(imaginary=1, hessian=None, sides=lambda _: (place + 0.1, place - 0.1))
-    found = [saddle, SimpleNamespace(imaginary=0)]
-
-    def verify(course, results):
-        yield from ()
-        return found.pop(0)
-
-    monkeypatch.setattr(Course, "_descend", descend)
-    monkeypatch.setattr(Course, "_verify", verify)
-    first = Step("step-000", "step 0", FLUORIDE, ON_SPRINGS)
-    results = {}
-    for steps in Course(first, Search(verify=True), Silent()).then(results):
-        for step, energy in zip(steps, energies, strict=True):
-            results[step.name] = SimpleNamespace(total_energy=energy, molecule=step.molecule)
-    assert descents == ["step-000", f"step-000-{side}"]
+    on_springs(monkeypatch, BORANE, energy)
+    study = optimized(BORANE, Search(verify=True))
+    sides = {side: study.runs[f"step-001-{side}"].total_energy for side in ("plus", "minus")}
+    assert min(sides, key=sides.get) == lower and np.ptp(list(sides.values())) > 1e-7
+    assert list(study.path)[1] == f"step-001-{lower}"
 
 
 def test_a_complete_optimisation_that_changed_its_options_midway_is_resumed_with_either(

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,11 @@ from pyscf import scf
 
 import dfmp2
 from dfmp2.cli.reaction import ReactionOptions
-from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.output.reports.study import _listed_runs
 from dfmp2.studies import reaction as reactions
 from dfmp2.studies import species
-from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import GasConditions
-from dfmp2.studies.reaction import ReactionPlan
 from dfmp2.studies.species import (
     read_reaction,
 )
@@ -32,7 +26,6 @@ from tests.awkward import EXACT, mean_field, read, spin_energies
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
 from tests.ideal_gas import ideal_gas
-from tests.recorded import recorded_error
 from tests.springs import on_springs, pyramid, pyramids
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
@@ -108,37 +101,6 @@ def test_a_reaction_is_the_same_in_a_file_and_in_options(folder: Path) -> None:
     assert given.read() == read_reaction("r.toml")
 
 
-@pytest.mark.parametrize("frequencies", [False, True])
-@pytest.mark.parametrize("optimize", [False, True])
-def test_a_species_is_computed_as_it_was_asked_for(
-    optimize: bool, frequencies: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own search, options and charge; a saddle point only where one is asked for."""
-    searches: list[Any] = []
-
-    def course(first: Any, search: Any, *_: Any, **__: Any) -> Any:
-        searches.append((first, search))
-        return SimpleNamespace(path=["step-000"])
-
-    monkeypatch.setattr(species, "Course", course)
-    asked = Search(convergence="GAU_LOOSE", max_steps=7)
-    plan = ReactionPlan(asked if optimize else None, frequencies, GasConditions(), True)
-    loose = Options("sto-3g", scf_conv_tol=1e-8, method="scs-mp2")
-    ion = Molecule(("O", "H"), np.array([[0.0, 0, 0], [0, 0, 1.8]]), charge=-1)
-    for wanted in (True, False):
-        one = species.Species("oh", Fraction(-2), ion, symmetry=1, transition_state=wanted)
-        made = species.SpeciesCourse(one, loose, plan, dfmp2.Listener())
-        assert made.first.name == ("oh:step-000" if optimize else "oh")
-        assert made.first.molecule == ion and made.has_hessian == frequencies
-        tight = frequencies and not optimize
-        assert made.first.options == replace(loose, scf_conv_tol=1e-11 if tight else 1e-8)
-        runs = 1 + 12 * frequencies + optimize * (1 + 12 * wanted)
-        assert made.least_runs == runs
-    sought = [search for _, search in searches]
-    expected = [replace(asked, transition_state=wanted) for wanted in (True, False)]
-    assert sought == (expected if optimize else [])
-
-
 @pytest.mark.parametrize("separate", [False, True])
 def test_an_atom_has_its_energy_where_others_have_gradients(separate: bool) -> None:
     """Of the mean field too, where it is asked for, as at the limit of two basis sets."""
@@ -176,14 +138,6 @@ def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
         assert np.array_equal(checked.pop(0).coordinates, place.coordinates)
     assert [one["transition_state"] for one in study.settings["species"]] == [False, True]
     assert not any("-x" in name for name in _listed_runs(study))
-
-
-def test_a_species_without_a_mass_is_refused_before_anything_runs() -> None:
-    heavy = [species.Species("og", Fraction(1), Molecule.from_string("Og 0 0 0"))]
-    plan = ReactionPlan(frequencies=True)
-    with recorded_error(InputError):
-        reactions._require_hessians(Options("sto-3g"), heavy, plan)
-    reactions._require_hessians(Options("sto-3g"), heavy, replace(plan, frequencies=False))
 
 
 def test_the_free_energy_of_a_dissociation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +193,8 @@ def test_a_mode_without_curvature_is_left_out_of_the_gas_and_that_is_said(
     study = dfmp2.reaction([pair], [(2, atom)], "6-31g", **wishes, **SMALL)
     assert study.table["zero_point_energy"].values == [0.0, 0.0]
     assert "1 mode whose curvature is zero within the noise" in " ".join(study.notes)
+    of_pair = [run for run in study.runs.values() if run.molecule.natom == 2]
+    assert {run.options.scf_conv_tol for run in of_pair} == {1e-11}
 
 
 @pytest.mark.slow

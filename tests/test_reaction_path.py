@@ -15,24 +15,19 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
-from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.output.study import read_study
-from dfmp2.progress import Silent
-from dfmp2.studies import frequencies, reaction_path
+from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
-from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import arc_length
 from dfmp2.studies.task import Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.springs import (
-    BOND,
     ON_SPRINGS,
     on_springs,
     pyramid,
@@ -48,10 +43,6 @@ TILTS, ENERGIES = pyramids()
 TOP = Molecule(("N", "H", "H", "H"), pyramid(TILTS[1]))
 
 
-def molecule(text: str, **state: Any) -> Molecule:
-    return parse_xyz(text, file="x.xyz", **state).molecule
-
-
 # --- Hessians that are stored ---------------------------------------------------------------------
 
 
@@ -62,7 +53,7 @@ def stored_hessian(molecule: Molecule, hessian: Any, level: str) -> StoredHessia
 
 
 def test_a_hessian_turns_with_the_molecule() -> None:
-    water = molecule(WATER)
+    water = Molecule.from_string(WATER)
     stored = stored_hessian(water, second_derivatives(water.coordinates), "MP2/x")
     turn = Rotation.from_euler("xyz", [0.3, -1.1, 2.0]).as_matrix()
     moved = replace(water, coordinates=water.coordinates @ turn.T + [1.0, -2.0, 0.5])
@@ -70,7 +61,7 @@ def test_a_hessian_turns_with_the_molecule() -> None:
     assert np.abs(expected - stored.hessian).max() > 0.1
     assert stored.turned_to(moved) == pytest.approx(expected, abs=1e-5)
     assert stored.distance(moved) == pytest.approx(0.0, abs=1e-12)
-    wider = molecule(WATER.replace("-0.757", "-0.957"))
+    wider = Molecule.from_string(WATER.replace("-0.757", "-0.957"))
     turned = replace(wider, coordinates=wider.coordinates @ turn.T + [1.0, -2.0, 0.5])
     # the ends have come apart by 0.2 angstrom, of which the best rotation leaves more than a third
     assert 0.07 < stored.distance(turned) * ANGSTROM_PER_BOHR < 0.2
@@ -79,60 +70,20 @@ def test_a_hessian_turns_with_the_molecule() -> None:
         search.turned_to(turned, 0.01)
 
 
-def test_the_hessian_of_another_molecule_is_refused() -> None:
-    water = molecule(WATER)
-    stored = stored_hessian(water, np.eye(9), "MP2/x")
-    others = (
-        molecule(WATER.replace("O ", "S ")),
-        molecule("3\n\nH 0 0.757 0.587\nO 0 0 0\nH 0.1 -0.757 0.587\n"),
-        replace(water, charge=1, multiplicity=2),
-        replace(water, multiplicity=3),
-        molecule(WATER.replace("-0.757", "-1.957")),
-    )
-    for other in others:
-        with recorded_error(InputError):
-            stored.turned_to(other)
-
-
-def test_a_search_that_displaced_every_atom_holds_the_hessian_of_its_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(frequencies, "hessian", lambda *_: np.eye(9))
-    start: Any = SimpleNamespace(molecule=molecule(WATER))
-    names = [
-        f"{sign}-{atom:03d}-{axis}"
-        for sign in ("plus", "minus")
-        for atom in (1, 2, 3)
-        for axis in "xyz"
-    ]
-    study: Any = SimpleNamespace(
-        kind="optimization",
-        settings={"path": ["step-000", "step-001"]},
-        arrays={},
-        results={**dict.fromkeys(["step-000", *names], start), "step-001": None},
-        complete=False,
-    )
-    found = hessian_of(study, "x.h5")
-    assert found.at_start and found.result is start and np.array_equal(found.hessian, np.eye(9))
-    for name in ("minus-002-z", "minus-001-z"):
-        del study.results[name]
-        with pytest.raises(InputError):
-            hessian_of(study, "x.h5")
-
-
-def test_an_optimisation_starts_from_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a bond, stored in another direction than used; at the end its curvature is known."""
-    start = molecule("2\n\nF 0 0 0\nH 0 0 1.01\n")
-    along_x = molecule("2\n\nF 0 0 0\nH 1 0 0\n")
-    on_springs(monkeypatch, start)
-    second = np.zeros((6, 6))
-    second[np.ix_([0, 3], [0, 3])] = 0.5 * np.array([[1, -1], [-1, 1]])
-    stored = stored_hessian(along_x, second, "a spring")
-    study = optimize_geometry(start, ON_SPRINGS, start_hessian=stored, listener=Silent())
-    assert internal_coordinate(study.last.coordinates) == pytest.approx(BOND, abs=2e-4)
-    assert "start Hessian: x.h5, a spring" in study.notes
-    again = optimize_geometry(study.last, ON_SPRINGS, start_hessian=stored, listener=Silent())
-    assert list(again.runs) == ["step-000"]
+@pytest.mark.parametrize(
+    "other",
+    [
+        Molecule.from_string(WATER.replace("O ", "S ")),
+        Molecule.from_string("3\n\nH 0 0.757 0.587\nO 0 0 0\nH 0.1 -0.757 0.587\n"),
+        replace(Molecule.from_string(WATER), charge=1, multiplicity=2),
+        replace(Molecule.from_string(WATER), multiplicity=3),
+        Molecule.from_string(WATER.replace("-0.757", "-1.957")),
+    ],
+    ids=["element", "order", "charge", "multiplicity", "geometry"],
+)
+def test_the_hessian_of_another_molecule_is_refused(other: Molecule) -> None:
+    with recorded_error(InputError):
+        stored_hessian(Molecule.from_string(WATER), np.eye(9), "MP2/x").turned_to(other)
 
 
 # --- paths ----------------------------------------------------------------------------------------
@@ -140,7 +91,7 @@ def test_an_optimisation_starts_from_a_hessian(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_length_of_a_path() -> None:
     """Two hydrogen atoms of mass m that separate by 2 d: s = sqrt(2 m) d; rotation adds nothing."""
-    first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    first = Molecule.from_string("2\n\nH 0 0 0\nH 0 0 0.74\n")
     d, mass = 0.05, 1.00782503223
     apart = np.array([[0, 0, -d], [0, 0, d]])
     turn = Rotation.from_euler("xyz", [0.4, 0.2, -0.7]).as_matrix()
@@ -152,7 +103,7 @@ def test_the_length_of_a_path() -> None:
     reduced = math.prod(other) / sum(other)
     assert arc_length(first, second) == pytest.approx(math.sqrt(reduced) * 2 * d, rel=1e-6)
     # The steps are weighted with masses of isotopes too; the mean of chlorine's is 35.45.
-    acid = molecule("3\n\nCl 0 0 0\nO 0 0 1.7\nH 0.9 0.2 2.0\n")
+    acid = Molecule.from_string("3\n\nCl 0 0 0\nO 0 0 1.7\nH 0.9 0.2 2.0\n")
     weights = GeomeTRIC(acid, Search(), "", downhill="forward")._optimizer.IC.mass
     assert weights == pytest.approx(np.repeat([34.96885268, 15.99491462, mass], 3), rel=1e-7)
 
@@ -312,18 +263,17 @@ def test_a_path_does_not_begin_at_a_minimum(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_fragments_are_named_by_their_bonds() -> None:
     far = "5\n\nO 0 0 0\nH 0 0.757 0.587\nH 0 -0.757 0.587\nC 0 0 9\nN 0 0 10.17\n"
-    assert fragment_formulas(molecule(far, charge=-1)) == "H2O + CN"
+    assert fragment_formulas(Molecule.from_string(far, charge=-1)) == "H2O + CN"
 
 
 def test_the_bonds_of_one_minimum_alone_are_named_by_their_atoms() -> None:
     """One of two hydrogens has gone from carbon to nitrogen, and a bond has been made there."""
     start = "4\n\nC 0 0 0\nN 1.27 0 0\nH -0.55 0.95 0\nH -0.55 -0.95 0\n"
     ends = {"backward": start, "forward": start.replace("-0.55 -0.95", "1.7 -0.93")}
-    minima: Any = {side: SimpleNamespace(molecule=molecule(text)) for side, text in ends.items()}
-    own = reaction_path._own_bonds(minima)
-    assert own == {"backward": ["C1-H4"], "forward": ["N2-H4"]}
-    lines = reaction_path._ends(minima, own)
-    assert lines == [
+    minima: Any = {
+        side: SimpleNamespace(molecule=Molecule.from_string(text)) for side, text in ends.items()
+    }
+    assert reaction_path._ends(minima, reaction_path._own_bonds(minima)) == [
         "minimum backwards: CH2N, with the bond C1-H4",
         "minimum forwards: CH2N, with the bond N2-H4",
     ]

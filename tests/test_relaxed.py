@@ -13,22 +13,20 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import ConvergenceError, InputError, NumericalError
+from dfmp2.errors import ConvergenceError
 from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.studies import optimize
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.relaxed import Relaxation, bring
 from dfmp2.units import BOHR_PER_ANGSTROM
-from tests.conftest import Runner, succeed, work_here
-from tests.recorded import recorded_error, recorded_failure
+from tests.conftest import Runner, work_here
+from tests.recorded import recorded_failure
 from tests.springs import BOND, on_springs, run_of, springs
 
-PEROXIDE = "4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n"
 CYCLOPROPANE = """9
 
 C 0 0.8716 0
@@ -42,10 +40,6 @@ H 1.2612 -0.7281 0.9122
 H 1.2612 -0.7281 -0.9122
 """
 OPTIONS = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
-
-
-def molecule(text: str) -> Molecule:
-    return parse_xyz(text, file="x.xyz").molecule
 
 
 def value(place: Molecule, *atoms: int) -> float:
@@ -83,59 +77,39 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_a_point_that_fails_and_passes_that_disagree(
+def test_points_that_fail_and_passes_that_disagree(
     call: Runner, no_steps: Any, folder: Path
 ) -> None:
     """The middle point fails in both passes, and the point after it starts from the given geometry.
-    The first run is 1e-3 Eh too high, so the other pass counts there."""
-    no_steps.fails = lambda bond, times: bond == 1.0
+    The first run is 1e-3 Eh too high, so the other pass counts there. The last point fails in one
+    pass: that is in a note, and counts nowhere else."""
+    no_steps.fails = lambda bond, times: bond == 1.0 or (bond, times) == (1.1, 2)
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.1:3", "--relaxed", *OPTIONS)
     done = call(*scan)
     recorded_failure(done, 9)
     found = read_study("w.scan.h5")
     assert found.table["exit_code"].values == (0.0, 4.0, 0.0)
-    energies = found.table["mp2_total_energy"].values
-    failed = sum(math.isnan(energy) for energy in energies)
-    assert found.settings["failed"] == failed and found.settings["points"] == len(energies)
-    assert math.isnan(energies[1])
-    assert list(found.runs) == ["forward-001", "backward-003", "forward-003", "backward-001"]
-    assert next(iter(found.path)) == "backward-001"
-    forward, backward = (found.table[f"{name}_energy"].values for name in ("forward", "backward"))
+    assert (found.settings["failed"], found.settings["points"]) == (1, 3)
+    assert list(found.runs) == ["forward-001", "backward-003", "backward-001"]
+    assert list(found.path) == ["backward-001", "backward-003"]
+    forward, backward, lower = (
+        found.table[f"{name}_energy"].values for name in ("forward", "backward", "mp2_total")
+    )
     assert forward[0] - backward[0] == pytest.approx(1e-3, abs=1e-8)
-    assert energies[0] == backward[0]
-    said = [note for note in found.notes if "disagree" in note]
-    assert said == [
+    np.testing.assert_array_equal(lower, backward)
+    assert np.isnan([forward[1], backward[1], forward[2]]).all()
+    (disagree,) = (note for note in found.notes if "disagree" in note)
+    assert disagree == (
         "bond 1 2 = 0.9 angstrom: the passes disagree by 2.63 kJ/mol; the backward one is lower "
         "and kept"
-    ]
+    )
+    assert any("1.1 angstrom, forward: failed with code 4" in note for note in found.notes)
     given = read_file(folder / "w.xyz").molecule
     bond = make_coordinate("bond", "1,2", "0.9:1.1:3", given)
     assert np.array_equal(no_steps.starts[-1].coordinates, bond.at(given, 0.9).coordinates)
     assert len(no_steps.starts) == 6
-    assert call(*scan, "--resume").code == 9 and len(no_steps.starts) == 8  # the failed ones alone
-
-
-def test_a_point_that_one_pass_has_found_has_not_failed(
-    call: Runner, folder: Path, no_steps: Any
-) -> None:
-    """The backward pass fails at the first point: that is in a note, and counts nowhere else."""
-    no_steps.fails = lambda bond, times: (bond, times) == (0.9, 2)
-    (folder / "w.xyz").write_text(WATER)
-    scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.0:2", "--relaxed", *OPTIONS)
-    done = succeed(call(*scan))
-    found = read_study("w.scan.h5")
-    assert [list(found.runs), list(found.path)] == [
-        ["forward-001", "backward-002", "forward-002"],
-        ["forward-001", next(name for name in found.path if name.endswith("-002"))],
-    ]
-    assert found.settings["failed"] == 0 and found.table["exit_code"].values == (0.0, 0.0)
-    assert math.isnan(found.table["backward_energy"].values[0])
-    energies = list(found.table["mp2_total_energy"].values)
-    assert energies == [run.total_energy for run in found.path.values()]
-    assert "dfmp2 finished: 2 points" in done.out and "FAILED" not in done.out
-    (note,) = [note for note in found.notes if "failed with code" in note]
-    assert note.startswith("bond 1 2 = 0.9 angstrom, backward: failed with code 4")
+    assert call(*scan, "--resume").code == 9 and len(no_steps.starts) == 9  # the failed ones alone
 
 
 def test_a_point_that_cannot_be_made_fails_alone(call: Runner, folder: Path, no_steps: Any) -> None:
@@ -153,7 +127,7 @@ def test_a_point_that_cannot_be_made_fails_alone(call: Runner, folder: Path, no_
 def test_what_is_not_scanned_is_relaxed(monkeypatch: pytest.MonkeyPatch) -> None:
     """On springs, a bond that is held costs its own energy, and a map that of both; the rest finds
     its minimum in both passes, also in two workers."""
-    water = molecule(WATER)
+    water = Molecule.from_string(WATER)
     on_springs(monkeypatch, water)
     given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "relaxed": True}
     lengths = np.array([0.9, 1.0, 1.1])
@@ -166,38 +140,24 @@ def test_what_is_not_scanned_is_relaxed(monkeypatch: pytest.MonkeyPatch) -> None
         assert value(run.molecule, 1, 2) == pytest.approx(BOND / BOHR_PER_ANGSTROM, abs=1e-3)
     grid = [("bond", "1,2", lengths[:2]), ("bond", "1,3", lengths)]
     work_here(monkeypatch)
-    found = dfmp2.scan(water, coordinate=grid, workers=2, **given).arrays["map_energy"].value
-    assert found == pytest.approx(strain[:2, None] + strain, abs=1e-6)
+    study = dfmp2.scan(water, coordinate=grid, workers=2, **given)
+    expected = strain[:2, None] + strain
+    assert study.arrays["map_energy"].value == pytest.approx(expected, abs=1e-6)
+    order = list(study.runs)
+    assert {*order[:2]} == {"forward-001", "backward-006"}
+    assert {*order[2:6]} == {"forward-002", "forward-004", "backward-003", "backward-005"}
 
 
 # --- how the points follow from each other --------------------------------------------------------
 
 
-def relaxation(*shape: int) -> Relaxation:
-    water = molecule(WATER)
-    kinds = (("bond", "1,2", "0.9:1.1:{}"), ("angle", "2,1,3", "90:120:{}"))
-    coordinates = tuple(
-        make_coordinate(kind, atoms, grid.format(count), water, rigid=False)
-        for (kind, atoms, grid), count in zip(kinds, shape, strict=False)
-    )
-    return Relaxation(water, coordinates, Options("sto-3g"), True, "GAU")
-
-
-def test_fronts_of_a_line_and_of_a_map() -> None:
-    assert relaxation(3).fronts() == [
-        [("forward", 0), ("backward", 2)],
-        [("forward", 1), ("backward", 1)],
-        [("forward", 2), ("backward", 0)],
-    ]
-    fronts = relaxation(2, 3).fronts()
-    assert fronts[1] == [("forward", 1), ("forward", 3), ("backward", 2), ("backward", 4)]
-    for direction in ("forward", "backward"):
-        done = [number for front in fronts for one, number in front if one == direction]
-        assert sorted(done) == list(range(6))
-
-
 def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
-    asked = relaxation(2, 3)
+    water = Molecule.from_string(WATER)
+    coordinates = (
+        make_coordinate("bond", "1,2", "0.9:1.1:2", water, rigid=False),
+        make_coordinate("angle", "2,1,3", "90:120:3", water, rigid=False),
+    )
+    asked = Relaxation(water, coordinates, Options("sto-3g"), True, "GAU")
     near = SimpleNamespace(total_energy=-2.0, molecule=asked.molecule)
     lower = SimpleNamespace(total_energy=-3.0, molecule=asked.molecule)
     results: Any = {"forward-002": near, "forward-004": lower, "backward-006": lower}
@@ -213,11 +173,8 @@ def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
 
 
 def test_rings_are_brought_to_a_value() -> None:
-    """No side of cyclopropane can move alone; a rigid scan refuses it, a relaxed one deforms the
-    ring."""
-    ring = molecule(CYCLOPROPANE)
-    with recorded_error(InputError):
-        make_coordinate("angle", "1,2,3", "60:80:3", ring)
+    """No side of cyclopropane can move alone; a relaxed scan deforms the ring."""
+    ring = Molecule.from_string(CYCLOPROPANE)
     bent = make_coordinate("angle", "1,2,3", "60:80:3", ring, rigid=False)
     assert bent.moving == ()
     moved = bring(ring, [bent], [70.0])
@@ -229,92 +186,53 @@ def test_rings_are_brought_to_a_value() -> None:
     ]
     both = bring(ring, bonds, [1.6, 1.4])
     assert [value(both, 1, 2), value(both, 2, 3)] == pytest.approx([1.6, 1.4], abs=1e-7)
-    peroxide = molecule(PEROXIDE)
-    turned = make_coordinate("dihedral", "3,1,2,4", "0:90:2", peroxide)
-    nearly_a_turn = value(peroxide, 3, 1, 2, 4) + 350.0
-    assert turned.deviation(peroxide, nearly_a_turn) == pytest.approx(math.radians(-10.0))
-
-
-def test_values_that_exclude_each_other() -> None:
-    water = molecule(WATER)
-    bonds = [
-        make_coordinate("bond", atoms, "0.5:9:3", water, rigid=False) for atoms in ("1,2", "2,1")
-    ]
-    with recorded_error(NumericalError):
-        bring(water, bonds, [1.0, 2.0])
 
 
 # --- maps -----------------------------------------------------------------------------------------
 
 
 def test_a_rigid_map_of_water(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cell is the energy of a geometry written out here; rows and columns are not swapped."""
-    on_springs(monkeypatch, molecule(WATER))
+    """Each other cell is the energy of a geometry written out here; rows and columns are not
+    swapped."""
+
+    def energy(places: Any) -> float:
+        place = Molecule(("O", "H", "H"), places)
+        if abs(value(place, 1, 2) - 1.1) + abs(value(place, 2, 1, 3) - 105) < 1e-6:
+            raise ConvergenceError("planted")
+        return springs(places)
+
+    on_springs(monkeypatch, Molecule.from_string(WATER), energy)
     (folder / "w.xyz").write_text(RIGHT_ANGLE)
     grid = ("--bond", "1,2", "0.9:1.1:2", "--angle", "2,1,3", "95:115:3")
-    found = succeed(call("scan", "w.xyz", *grid, *OPTIONS, "--json")).json
+    done = call("scan", "w.xyz", *grid, *OPTIONS, "--json")
+    recorded_failure(done, 9)
+    found = done.json
     assert found["title"].startswith("rigid scan of w (H2O), bond 1 2 and angle 2 1 3")
-    energies = np.array(found["map_energy"])
-    assert energies.shape == (2, 3)
-    for i, length in enumerate(found["map_first"]):
-        for j, angle in enumerate(found["map_second"]):
-            turned = math.radians(angle)
-            place = [[0, 0, 0], [length, 0, 0], [math.cos(turned), math.sin(turned), 0]]
-            expected = springs(np.array(place) * BOHR_PER_ANGSTROM)
-            assert energies[i, j] == pytest.approx(expected, abs=1e-9)
-    i, j = np.unravel_index(energies.argmin(), energies.shape)
+    expected = np.full((2, 3), math.nan)
+    for i, j in np.ndindex(2, 3):
+        length, turned = found["map_first"][i], math.radians(found["map_second"][j])
+        place = [[0, 0, 0], [length, 0, 0], [math.cos(turned), math.sin(turned), 0]]
+        if (i, j) != (1, 1):
+            expected[i, j] = springs(np.array(place) * BOHR_PER_ANGSTROM)
+    energies = np.array(found["map_energy"], dtype=float)
+    np.testing.assert_allclose(energies, expected, rtol=0, atol=1e-9)
+    i, j = np.unravel_index(np.nanargmin(energies), energies.shape)
     assert found["lowest_first"] == found["map_first"][i]
     assert found["lowest_second"] == found["map_second"][j]
-    assert found["lowest_energy"] == energies.min()
+    assert found["lowest_energy"] == energies[i, j]
+    assert found["table"]["bond_1_2"] == [0.9] * 3 + [1.1] * 3
+    assert found["table"]["mp2_total_energy"] == [*found["map_energy"][0], *found["map_energy"][1]]
+    assert found["table"]["exit_code"] == [0, 0, 0, 0, 4, 0]
+    shown = json.loads(call("show", "w.scan.h5", "--json").out)
+    assert shown["map_energy"] == found["map_energy"]
     stored = dfmp2.read_study("w.scan.h5")
-    order = [f"point-00{number}" for number in (1, 2, 3, 6, 5, 4)]  # each beside the one before
+    order = [f"point-00{number}" for number in (1, 2, 3, 6, 4)]  # each beside the one before
     assert list(stored.runs) == order
     starts = [run.reference.start for run in stored.runs.values()]
     assert starts[1:] == [f"orbitals of {name}" for name in order[:-1]]
     for kind, unit in (("first", "angstrom"), ("second", "degree")):
         assert stored.values[f"lowest_{kind}"].units == stored.arrays[f"map_{kind}"].units == unit
-    assert found["table"]["bond_1_2"] == [0.9] * 3 + [1.1] * 3
     drawn = (folder / "w.scan.svg").read_text()
-    heights = (energies - energies.min()) * 2625.4996394799
-    assert f"bond 1 2 = 1.1, angle 2 1 3 = 95: {heights[1, 0]:.2f} kJ/mol" in drawn
-    assert drawn.count("kJ/mol</title>") == 6
-
-
-def test_a_map_with_a_failed_point_is_written_and_shown(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its energy is missing in the JSON, the table and the map; the others are there."""
-
-    def energy(places: Any) -> float:
-        place = Molecule(("O", "H", "H"), places)
-        if abs(value(place, 1, 2) - 1.1) + abs(value(place, 2, 1, 3) - 95) < 1e-6:
-            raise ConvergenceError("planted")
-        return springs(places)
-
-    on_springs(monkeypatch, molecule(WATER), energy)
-    (folder / "w.xyz").write_text(RIGHT_ANGLE)
-    grid = ("--bond", "1,2", "0.9:1.1:2", "--angle", "2,1,3", "95:105:2")
-    done = call("scan", "w.xyz", *grid, *OPTIONS, "--json")
-    recorded_failure(done, 9)
-    (first, second), (third, fourth) = done.json["map_energy"]
-    assert third is None and None not in (first, second, fourth)
-    assert done.json["table"]["mp2_total_energy"] == [first, second, None, fourth]
-    assert done.json["table"]["exit_code"] == [0, 0, 4, 0]
-    assert json.loads(call("show", "w.scan.h5", "--json").out)["map_energy"][1][0] is None
-    assert (folder / "w.scan.svg").read_text().count("kJ/mol</title>") == 3
-
-
-def test_python_takes_one_or_two_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    water = molecule(WATER)
-    on_springs(monkeypatch, water)
-    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1}
-    line = dfmp2.scan(water, coordinate=("bond", "1,2", [0.9, 1.0]), chained=False, **given)
-    assert (line.settings["chained"], list(line.runs)) == (False, ["point-001", "point-002"])
-    grid = [("bond", "1,2", [0.9, 1.0]), ("bond", "1,3", [0.95, 1.05])]
-    study = dfmp2.scan(water, coordinate=grid, **given)
-    assert study.arrays["map_energy"].value.shape == (2, 2)
-    assert "map_energy" not in line.arrays and study.settings["chained"]
-    with recorded_error(InputError):
-        dfmp2.scan([water, water], relaxed=True, **given)
-    with recorded_error(InputError):
-        dfmp2.scan(water, coordinate=grid, relaxed=True, convergence="tight", **given)
+    height = (energies[1, 0] - energies[i, j]) * 2625.4996394799
+    assert f"bond 1 2 = 1.1, angle 2 1 3 = 95: {height:.2f} kJ/mol" in drawn
+    assert drawn.count("kJ/mol</title>") == 5

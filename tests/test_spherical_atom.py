@@ -1,9 +1,8 @@
 """Spherical atoms from radial functions against PySCF's four-centre integrals: open p and d shells,
-averaged over their orbitals."""
+averaged over their orbitals, and empty d and f shells."""
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from typing import Any
 
@@ -16,29 +15,6 @@ from dfmp2.fitting import spherical_atom
 from dfmp2.fitting.spherical_atom import Shells
 
 LEAST = 0.4
-
-
-@pytest.mark.slow  # SymPy takes three seconds; energies of atoms need the symbols too
-def test_symbols_of_angular_momenta_are_those_of_sympy() -> None:
-    """All 3j symbols that couple functions up to f; every fifth 6j symbol up to d."""
-    from sympy.physics.wigner import wigner_3j, wigner_6j
-
-    checked = 0
-    for a, b, c in itertools.product(range(4), range(7), range(4)):
-        if (a + b + c) % 2 == 0 and abs(a - c) <= b <= a + c:
-            expected = float(wigner_3j(a, b, c, 0, 0, 0))
-            assert spherical_atom.three_j(a, b, c) == pytest.approx(expected, rel=1e-13)
-            assert b in spherical_atom._powers(a, c)
-            checked += 1
-        else:
-            assert b not in spherical_atom._powers(a, c)
-    for six in itertools.islice(itertools.product(range(3), repeat=6), 0, None, 5):
-        expected = float(wigner_6j(*six))
-        assert spherical_atom.six_j(*six) == pytest.approx(expected, rel=1e-13, abs=1e-15)
-    assert spherical_atom.six_j(3, 2, 4, 3, 3, 2) == pytest.approx(
-        float(wigner_6j(3, 2, 4, 3, 3, 2)), rel=1e-13
-    )
-    assert checked > 20
 
 
 class Atom:
@@ -76,9 +52,12 @@ class Atom:
         return -float(np.einsum("i,j,iajb->", w, w, terms))
 
 
+WITH_F = [*gto.basis.load("3-21g", "V"), [3, [0.8, 1.0]]]
+
+
 @pytest.fixture(
     scope="module",
-    params=[("Si", "6-31g*", "def2-svp-jkfit"), ("V", "3-21g", "def2-svp-jkfit")],
+    params=[("Si", "6-31g*", "def2-svp-jkfit"), ("V", WITH_F, "def2-svp-jkfit")],
     ids=["silicon", "vanadium"],
 )
 def atom(request: pytest.FixtureRequest) -> Atom:
@@ -88,27 +67,6 @@ def atom(request: pytest.FixtureRequest) -> Atom:
 @pytest.fixture(scope="module")
 def shells(atom: Atom) -> list[Shells]:
     return spherical_atom.atomic_hartree_fock(atom.mole)
-
-
-def test_shells_are_those_of_the_averaged_atom(atom: Atom, shells: list[Shells]) -> None:
-    """Energies 2l + 1 times each, occupations, and radial parts of norm 1 that are orthogonal."""
-    energies, occupations = [], []
-    width = spherical_atom.LENGTH / spherical_atom.POINTS
-    for momentum, shell in enumerate(shells):
-        energies += list(np.repeat(shell.energies, 2 * momentum + 1))
-        occupations += list(np.repeat(shell.occupations, 2 * momentum + 1))
-        overlap = (shell.values * spherical_atom.R**3 * width) @ shell.values.T
-        np.testing.assert_allclose(overlap, np.eye(len(shell.values)), atol=1e-8)
-        filled, empty = shell.part(occupied=True), shell.part(occupied=False)
-        assert len(filled.values) + len(empty.values) == len(shell.values)
-        assert (filled.occupations > 0).all() and (empty.occupations == 0).all()
-        np.testing.assert_array_equal(filled.energies, shell.energies[shell.occupations > 0])
-    order = np.argsort(energies, kind="stable")
-    expected = np.argsort(atom.mf.mo_energy, kind="stable")
-    np.testing.assert_allclose(
-        np.array(energies)[order], atom.mf.mo_energy[expected], rtol=1e-7, atol=1e-7
-    )
-    assert sum(occupations) == pytest.approx(atom.mole.nelectron, rel=1e-12)
 
 
 def test_energies_of_atoms_are_those_of_their_integrals(atom: Atom, shells: list[Shells]) -> None:

@@ -19,14 +19,13 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import main
 from dfmp2.errors import DeviceFault, Interrupted
-from dfmp2.host.files import locked
 from dfmp2.mp2.calculation import RUN
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import Study, read_study
 from tests.awkward import read
 from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
-from tests.faults import EACH, Stopping, close, finished_in_stops, numbers
+from tests.faults import EACH, Stopping, close, numbers
 from tests.recorded import recorded_failure
 from tests.springs import on_springs, springs
 from tests.test_signals import start
@@ -36,11 +35,6 @@ BASIS = ("--basis", "sto-3g", "--threads", "1")
 SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", *BASIS)
 LINE = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS)
 H2 = read("", "H 0 0 0", "H 0 0 0.74")
-KINDS = {
-    "interaction": ("interaction", "pair.xyz", "--fragments", "1-3,4-5", *BASIS),
-    "cbs": ("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--threads", "1"),
-}
-PAIR = "5\n\nO 0 0 0.12\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\nH 3 0 0\nH 3 0 0.74\n"
 
 
 def same(found: Study, expected: Study) -> bool:
@@ -59,21 +53,6 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(EACH, "1000")
     with Stopping(every=11):
         yield
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "every"), [("interaction", 11), ("cbs", 5)])
-def test_stopped_again_and_again(
-    kind: str, every: int, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "pair.xyz").write_text(PAIR)
-    monkeypatch.setenv(EACH, "1000")
-    command = (*KINDS[kind], "--output", "x.h5", "--resume")
-    done, stops = finished_in_stops(call, *command, every=every)
-    assert stops >= 2 and succeed(done).went_on
-    assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
-    succeed(call(*KINDS[kind], "--output", "y.h5"))
-    assert same(read_study("x.h5"), read_study("y.h5"))
 
 
 def test_an_scf_that_starts_from_another_run_begins_there_again(
@@ -180,26 +159,6 @@ def test_a_damaged_file_is_named_and_not_used(
     recorded_failure(call(*LINE, "--output", "x.h5", "--resume"), 3)
     assert (folder / "x.h5").read_bytes() == bytes(content)
     assert succeed(call(*LINE, "--output", "x.h5", "--overwrite")).kept_runs == 0
-
-
-def hold(path: Path, held: Any, ended: Any) -> None:
-    """Hold the lock of a file, in another process."""
-    with locked(path):
-        held.set()
-        ended.wait(PATIENCE)
-
-
-def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
-    forked = multiprocessing.get_context("fork")
-    held, ended = forked.Event(), forked.Event()
-    other = forked.Process(target=hold, args=(folder / "y.h5", held, ended))
-    other.start()
-    assert held.wait(PATIENCE)
-    refused = call(*LINE, "--output", "y.h5")
-    ended.set()
-    other.join(PATIENCE)
-    assert other.exitcode == 0 and not (folder / "y.h5").exists()
-    recorded_failure(refused, 3)
 
 
 def test_a_broken_device_ends_a_scan(
