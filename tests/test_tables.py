@@ -45,6 +45,7 @@ from dfmp2.molecule.basis_library import edits, nearest
 from dfmp2.molecule.elements import SYMBOLS, fills_inner_shell, mass, radius
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.mp2.derive import derive
+from dfmp2.mp2.laplace import quadrature
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import values
 from dfmp2.output import document, hdf5
@@ -402,6 +403,9 @@ def functions() -> Iterator[str]:
     keys = [(0, 0, 0, tile) for tile in tiling.triangle(23, LIMITS[1])]
     for count in (1, 2, 5, 30):
         yield f"cut {count} = {cut(keys, count)}"
+    for lowest, highest, error in ((0.3, 5.0, 1e-6), (0.01, 40.0, 1e-9), (0.5, 0.5, 1e-8)):
+        rule = quadrature(lowest, highest, error)
+        yield f"quadrature {lowest} {highest} {error} = {len(rule.w)} points"
 
 
 # --- kernels --------------------------------------------------------------------------------------
