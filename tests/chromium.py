@@ -3,7 +3,6 @@ zero byte."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -81,13 +80,6 @@ class Tab:
         )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
-
-    def screenshot(self, width: int, height: int) -> bytes:
-        """The upper left part of the page as PNG."""
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        return base64.b64decode(
-            self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
-        )
 
     def _next(self) -> dict[str, Any]:
         """The next message, recorded if it is an event."""

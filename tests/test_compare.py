@@ -19,7 +19,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
@@ -69,36 +68,26 @@ def exactly(result: MP2Result, tolerance: float = compare.FITTING_TOLERANCE) -> 
 # --- --exact: the energies ---
 
 
-FLUORIDE = "H 0.0 0.0 -1.64558411; F 0.0 0.0 0.08729475"
-
-
 AMIDOGEN = (
     "N 0 0 -0.145912918634892; H 0 -1.511214298139 1.013682596946108; H 0 1.511214298139 "
     "1.013682596946108"
 )
 
 
-# E(SCF), E_SS, E_corr of Psi4's standard suite, scf_type pk and mp2_type conv (QCEngine a97b469).
-PUBLISHED = {
-    ("cc-pvdz", "1"): (-100.01941126902270, -0.0534895025483176, -0.201627516796),
-    ("aug-cc-pvdz", "none"): (
-        -55.57513805247548,
-        -0.03520162545964887,
-        -0.15485993330517828,
-    ),  # NH2, UHF
-}
+# E(SCF), E_SS, E_corr of NH2, UHF, aug-cc-pVDZ, of Psi4's standard suite, scf_type pk and mp2_type conv
+# (QCEngine a97b469).
+PUBLISHED = (-55.57513805247548, -0.03520162545964887, -0.15485993330517828)
 
 
-@pytest.mark.parametrize(("basis", "core"), PUBLISHED)
-def test_published_four_centre_energies(basis: str, core: str) -> None:
+def test_published_four_centre_energies() -> None:
     """Conventional MP2 of another program: 1e-8 Eh, because E(corr) is linear in the orbital
     errors."""
-    radical = basis.startswith("aug")
-    molecule = atoms(AMIDOGEN, 1, multiplicity=2) if radical else atoms(FLUORIDE, 1)
-    check = exactly(dfmp2.run(molecule, basis, frozen_core=core, stability="off"))
-    found = [check.named(name).theirs for name in ("scf_total_energy", SAME, OPPOSITE)]
-    found[2] += found[1]
-    assert tuple(found) == pytest.approx(PUBLISHED[basis, core], abs=1e-8)
+    radical = atoms(AMIDOGEN, 1, multiplicity=2)
+    check = exactly(dfmp2.run(radical, "aug-cc-pvdz", frozen_core="none", stability="off"))
+    scf, same, opposite = (
+        check.named(name).theirs for name in ("scf_total_energy", SAME, OPPOSITE)
+    )
+    assert (scf, same, same + opposite) == pytest.approx(PUBLISHED, abs=1e-8)
     assert check.passed
     assert abs(check.correlation_difference) > 1e-6  # the fitting error, which no other check shows
 
@@ -112,22 +101,7 @@ def test_frozen_virtual_orbitals_and_spins() -> None:
         assert abs(part.difference) < 5e-3 * abs(part.theirs)
 
 
-def test_core_potential_ghost_and_one_electron() -> None:
-    """Sound sets of HI with its core potential stay within 2e-5 Eh per atom; a ghost is no atom."""
-    check = exactly(
-        dfmp2.run(atoms("H 0 0 0; I 0 0 1.6; @H 0 0 4"), "def2-svp", stability="off"), 1e-5
-    )
-    assert check.allowed == pytest.approx(2e-5)
-    assert 1e-6 < check.largest_difference < 1e-4
-    lone = exactly(dfmp2.run(atoms("H 0 0 0", multiplicity=2), "cc-pvdz", stability="off"))
-    # Of PySCF, whose rounding is the processor's.
-    assert abs(lone.named(SAME).theirs) < 1e-15 and lone.named(OPPOSITE).theirs == 0.0
-    assert lone.passed
-
-
-def test_what_does_not_fit_is_refused_first(
-    call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_is_refused_first(water: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the largest basis that would fit into the available memory."""
     result = hdf5.read(water.path)
     sizes = replace(result.sizes, nao=2000, nvir=(1995, 1995))
@@ -145,12 +119,6 @@ def test_what_does_not_fit_is_refused_first(
             for n in (fits, fits + 1)
         ]
         assert needed[0] <= 9 * 10**9 < needed[1]
-    monkeypatch.setattr(resources, "available_memory", lambda: 10**6)
-    done = call("compare", str(water.path), "--exact")
-    assert (done.code, done.out) == (7, "")
-    assert re.search(
-        r"of 7 basis functions in memory: \S+ .B are required and \S+ .B may be used", done.message
-    )
 
 
 @pytest.mark.slow
@@ -454,14 +422,10 @@ def test_every_method_is_recomputed(name: str) -> None:
 
 @pytest.mark.usefixtures("coarse_grid_error")
 def test_a_functional_that_is_not_that_of_the_orbitals_is_recomputed() -> None:
-    """XYG3 uses the orbitals of B3LYP: both energies and the second-order energy agree with
-    PySCF."""
+    """XYG3 uses the orbitals of B3LYP: an energy of the functional that is wrong by 1e-6 Eh is seen,
+    as that much."""
     given = {"method": "xyg3", "grid": 0, "threads": 1, "listener": Listener()}
     result = dfmp2.run(dfmp2.Molecule.from_string("Li 0 0 0; H 0.1 0 1.6"), "sto-3g", **given)
-    found = compare.recompute(result, 1e-8, 1, Listener())
-    assert found.passed, found
-    functional = found.named("functional_energy")
-    assert functional.stored == result.functional_energy != result.scf_total_energy
     energy = result.functional_energy + 1e-6
     wrong = replace(result, reference=replace(result.reference, functional_energy=energy))
     seen = compare.recompute(wrong, 1e-8, 1, Listener())
@@ -480,26 +444,6 @@ def test_a_wrong_energy_of_every_method_is_seen() -> None:
     result = result_of("rohf, scs")
     reference = replace(result.reference, mo_coupling=1.0001 * result.reference.mo_coupling)
     assert not compare.recompute(replace(result, reference=reference), 1e-8, 1, Heard()).passed
-
-
-def test_the_plasmon_formula_is_that_of_pyscfs_gw() -> None:
-    """PySCF's RPA by its own quadrature on the same orbitals and fitting set."""
-    from pyscf.gw.rpa import RPA
-    from pyscf.gw.urpa import URPA
-
-    for kind, module, spin in (("RHF", RPA, 0), ("UHF", URPA, 1)):
-        mole = gto.M(atom=AMIDOGEN_BENT, basis="6-31g", charge=1 - spin, spin=spin, verbose=0)
-        mf = (
-            getattr(scf, kind)(mole)
-            .density_fit(auxbasis="def2-universal-jkfit")
-            .run(conv_tol=1e-12)
-        )
-        theirs = module(mf)
-        theirs.with_df = df.DF(mole, auxbasis="def2-svp-ri")
-        theirs.kernel(nw=80)
-        spins = formulas.correlated_orbitals(mf, kind.lower(), 0, 0)
-        rows = formulas.fitted_rows(mole, "def2-svp-ri", spins)
-        assert formulas.plasmon_energy(spins, rows) == pytest.approx(theirs.e_corr, abs=1e-7)
 
 
 def test_bytes_of_sums_counted_by_hand() -> None:
@@ -545,15 +489,8 @@ def stored(radical_result: MP2Result, folder: Path) -> Path:
 
 
 def test_recorded_input_is_what_is_written(radical_result: MP2Result) -> None:
-    """The input whose output is recorded, and its geometry to the last bit."""
-    text = psi4_input(radical_result, 10**9)
-    assert text == (DATA / "compare-nh2.in").read_text()
-    atoms = [
-        line.split()
-        for line in text[text.index("0 2\n") + 4 : text.index("\nunits bohr")].splitlines()
-    ]
-    points = np.array([[float(x) for x in position] for _, *position in atoms])
-    assert np.array_equal(points, radical_result.molecule.coordinates)
+    """The input whose output is recorded."""
+    assert psi4_input(radical_result, 10**9) == (DATA / "compare-nh2.in").read_text()
 
 
 def test_settings_follow_the_calculation(radical_result: MP2Result) -> None:

@@ -86,25 +86,6 @@ def test_a_larger_core_is_the_full_run(fields, name, stored, core, orbitals):
     assert derived.certificate is None
 
 
-@pytest.mark.parametrize(("name", "core"), [("water", 1), ("nh2", 3)])
-def test_mixed_precision_stays_within_its_certificates(fields, name, core):
-    """The truth is the float64 run: the widened certificate must cover the distance to it."""
-    parent, full, exact = (
-        compute(fields[name], *how) for how in ((0, "mixed"), (core, "mixed"), (core, "fp64"))
-    )
-    derived = derive(parent, frozen_core=core, listener=Heard())
-    assert derived.precision == "mixed"
-    assert parent.certificate and full.certificate and derived.certificate
-    allowed = parent.certificate.correlation_error + full.certificate.correlation_error
-    assert abs(derived.mp2_correlation_energy - full.mp2_correlation_energy) <= allowed
-    for component, limit in zip(
-        COMPONENTS, ("same_spin_error", "opposite_spin_error", "correlation_error"), strict=True
-    ):
-        error = abs(getattr(derived, component) - getattr(exact, component))
-        assert error <= getattr(derived.certificate, limit) + EXACT
-    assert derived.certificate.pairs == parent.certificate.pairs
-
-
 def test_certificate_is_widened_by_the_pairs_left_out(fields):
     """By hand: float32 has 2^-24, and each omitted direct term counts eight of these; E_SS has
     direct and exchange terms."""

@@ -14,7 +14,7 @@ import pytest
 import dfmp2
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.execution.items import read_input
-from dfmp2.execution.manifest import make_batch, manifest_lines, read_manifest
+from dfmp2.execution.manifest import manifest_lines, read_manifest
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
@@ -43,12 +43,6 @@ WATER = [
     -1.4309006215206648,
     -0.88,
 ]
-
-
-# H-F of QCEngine's standard suite (standard_suite_ref.py), cc-pVDZ, density-fitted SCF and MP2 by
-# Psi4, all electrons.
-HF = {"symbols": ["H", "F"], "geometry": [0.0, 0.0, -1.64558411, 0.0, 0.0, 0.08729475]}
-HF_SCF, HF_MP2 = -100.019400605629, -0.2037649370559149
 
 
 # --- QCSchema -------------------------------------------------------------------------------------
@@ -94,33 +88,6 @@ def pipe(call: Runner, folder: Path) -> Callable[[Any], Finished]:
         return call("qcschema", "in.json")
 
     return run
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_published_energy(pipe: Callable[[Any], Finished], version: int) -> None:
-    document = v1(
-        HF, "cc-pvdz", keywords={"precision": "fp64", "auxbasis": "cc-pvdz-ri"}, id="hf-1"
-    )
-    done = pipe(document if version == 1 else v2(document))
-    assert (done.code, done.err) == (0, "")
-    answer = done.json
-    expected = {
-        "scf_total_energy": HF_SCF,
-        "mp2_correlation_energy": HF_MP2,
-        "mp2_doubles_energy": HF_MP2,
-        "return_energy": HF_SCF + HF_MP2,
-        "calcinfo_nalpha": 5,
-        "calcinfo_nbasis": 19,
-        "calcinfo_natom": 2,
-    }
-    found = {name: answer["properties"][name] for name in expected}
-    assert found == pytest.approx(expected, abs=1e-8, rel=0)
-    assert answer["return_result"] == found["return_energy"]
-    assert answer["schema_name"] == (
-        "qcschema_output" if version == 1 else "qcschema_atomic_result"
-    )
-    assert (answer["schema_version"], answer["id"], answer["success"]) == (version, "hf-1", True)
-    assert answer["provenance"]["creator"] == "dfmp2"
 
 
 def test_drivers(pipe: Callable[[Any], Finished]) -> None:
@@ -307,25 +274,6 @@ SETTINGS: dict[str, Any] = {
 SETTINGS["stability"] = "off"
 
 
-def hydrogen(distance: float = 0.76) -> Any:
-    return ase.Atoms("H2", positions=[(0, 0, 0), (0, 0, distance)])
-
-
-def test_energy_in_electronvolts() -> None:
-    atoms = hydrogen()
-    atoms.calc = DFMP2(**SETTINGS)
-    plain = atoms.get_potential_energy()
-    assert atoms.get_potential_energy(force_consistent=True) == plain
-    atoms.calc.set(method="scs-mp2")
-    scaled = atoms.get_potential_energy()
-    result = atoms.calc.result
-    scs = result.scf_total_energy + result.scs_mp2_correlation_energy
-    for energy, expected in ((plain, result.mp2_total_energy), (scaled, scs)):
-        assert energy == pytest.approx(expected * 27.211386, rel=1e-8)
-    atoms.calc.reset()
-    assert atoms.calc.result is None
-
-
 def test_forces_are_differences_of_energies() -> None:
     """Of an ion beside a point charge, which the displaced atoms have, too."""
     settings, step = {**SETTINGS, "charge": 1, "point_charges": [[0.5, 1.0, 2.5, 0.3]]}, 0.01
@@ -350,6 +298,7 @@ def test_forces_are_differences_of_energies() -> None:
 
 
 def test_a_dipole_moment_needs_no_forces() -> None:
+    """In e angstrom; the energy of the method in electronvolts."""
     atoms = ase.Atoms("HF", [[0, 0, 0], [0, 0, 0.9]])
     atoms.calc = calculator = DFMP2(basis="sto-3g", method="scs-mp2", precision="fp64")
     alone = atoms.get_dipole_moment()
@@ -359,6 +308,13 @@ def test_a_dipole_moment_needs_no_forces() -> None:
     relaxed = calculator.result.properties.relaxed_dipole / BOHR_PER_ANGSTROM
     assert alone == pytest.approx(atoms.get_dipole_moment(), abs=1e-7)
     assert alone == pytest.approx(relaxed, abs=1e-7) and -0.3 < alone[2] < -0.1  # e angstrom
+    energy = atoms.get_potential_energy()
+    assert atoms.get_potential_energy(force_consistent=True) == energy
+    result = calculator.result
+    scs = result.scf_total_energy + result.scs_mp2_correlation_energy
+    assert energy == pytest.approx(scs * 27.211386, rel=1e-8)
+    calculator.reset()
+    assert calculator.result is None
 
 
 def test_forces_without_a_certificate_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,13 +353,6 @@ def seen(
     (folder / "cn.xyz").write_text("\n".join(["2", "multiplicity=2", *lines]))
     (folder / "q.txt").write_text("\n".join(" ".join(map(str, row)) for row in AROUND))
 
-    def of_command(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
-        assert options == {}  # test_cli_options has them all
-        given = {**state, **units, "basis": "sto-3g", "point_charges": "q.txt"}
-        words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items()]
-        assert call("run", "cn.xyz", *(word for pair in words for word in pair)).code == 3
-        return caught.pop()
-
     def of_python(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
         with pytest.raises(InputError, match="seen"):
             dfmp2.run(
@@ -420,11 +369,6 @@ def seen(
         item = {"molecule": "cn.xyz", "point_charges": "q.txt", **state, **units}
         (folder / "m.toml").write_text("\n".join([*common, "[[item]]", *manifest_lines(item)]))
         (one,) = read_manifest(folder / "m.toml").items
-        return cast(Molecule, read_input(one).molecule), one.options
-
-    def of_files(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
-        given = {"basis": "sto-3g", "point_charges": "q.txt", **state, **units, **options}
-        (one,) = make_batch(["cn.xyz"], given, folder / "out").items
         return cast(Molecule, read_input(one).molecule), one.options
 
     def of_qcschema(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
@@ -458,10 +402,8 @@ def seen(
         return caught.pop()
 
     return {
-        "command": of_command,
         "Python": of_python,
         "manifest": of_manifest,
-        "files of a batch": of_files,
         "QCSchema": of_qcschema,
         "ASE": of_ase,
     }
@@ -497,7 +439,7 @@ def test_every_front_end_passes_on_every_option(seen: dict[str, Any]) -> None:
             expected = Options(**{"basis": "sto-3g", name: value})
         except InputError:
             continue
-        for front in set(seen) - {"command"}:
+        for front in seen:
             assert seen[front]({}, {}, {name: value})[1] == expected, (front, name)
             asked += 1
     assert asked > 100

@@ -504,7 +504,3 @@ def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:
         path.write_bytes(content[:length])
         with pytest.raises(ResultFileError):
             hdf5.read(path)
-
-
-def test_unchanged_it_is_read(water: Stored, radical: Stored) -> None:
-    assert read_or_refuse(water.path) and read_or_refuse(radical.path)

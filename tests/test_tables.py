@@ -44,7 +44,6 @@ from dfmp2.molecule import basis
 from dfmp2.molecule.basis_library import edits, nearest
 from dfmp2.molecule.elements import SYMBOLS, fills_inner_shell, mass, radius
 from dfmp2.molecule.frozen_core import count_core
-from dfmp2.mp2.composite import CORRELATION_NAMES, SCF_NAMES, correlation_formula, scf_formula
 from dfmp2.mp2.derive import derive
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.mp2.result import MP2Result
@@ -68,7 +67,6 @@ from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs import catalogue, model
 from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
-from tests.awkward import MOLECULES
 from tests.conftest import WRITTEN
 from tests.recorded import MESSAGES, Messages
 from tests.sessions import same
@@ -238,6 +236,14 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (model.find_chip, (("trn1", "TRN2", "trn2-lnc2", "trn9"),)),
     (sizes.slot, (([], [0, 300, 1000]), (0, 1), (0, 1, 5), (1, 2, 4))),
     (calls.occupied_blocks, ((1, 8, 21, 64), (30, 448), (100, 3000))),
+    (
+        shell_blocks,
+        (
+            (np.array([1, 3, 5, 7, 9, 1, 1, 1, 3], np.int32),),
+            (10,),
+            (0, 1000, 2400, 8 * 55 * 9, 8 * 55 * 9 - 1, 10**6),
+        ),
+    ),
     (tiling.edge, ((1, 5, 23, 64), LIMITS, (0, 10**4, 10**7))),
     (tiling.triangle, ((1, 7, 23), LIMITS, (0, 10**5))),
     (tiling.rectangle, ((3, 11), (2, 9), LIMITS, (10**5,))),
@@ -284,9 +290,6 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
 NAMED = Option("moving")
 CURVE = tuple(0.1 * k for k in range(9))
 HEIGHTS = (3.0, 1.0, 0.2, 0.9, 1.4, 1.1, 0.5, 0.7, 2.0)
-GAP = (3.0, 1.0, math.nan, 0.9, 1.4, 1.1, 0.5, 0.7, 2.0)
-TURN = tuple(45.0 * k - 180.0 for k in range(9))
-ROUND = (2.0, 1.0, 0.5, 1.5, 2.5, 1.25, 0.75, 1.0, 2.0)
 BASES = ("cc-pVDZ", "aug-cc-pv(t+d)z", "6-31G(d,p)", "6-311++g**", "def2-TZVP", "sto 3g", "pcseg_1")
 FITTING_SETS = ("cc-pvdz-ri", "aug-cc-pvtz-mp2fit", "def2-universal-jkfit", "def2-svp-rifit", "x")
 OF_TEXTS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
@@ -400,43 +403,6 @@ def functions() -> Iterator[str]:
     keys = [(0, 0, 0, tile) for tile in tiling.triangle(23, LIMITS[1])]
     for count in (1, 2, 5, 30):
         yield f"cut {count} = {cut(keys, count)}"
-    shells = np.array([1, 3, 5, 7, 9, 1, 1, 1, 3], np.int32)
-    for block_bytes in (0, 1000, 2400, 8 * 55 * 9, 8 * 55 * 9 - 1, 10**6):
-        yield f"shell_blocks {block_bytes} = {shell_blocks(shells, 10, block_bytes)}"
-    for family, lower, upper in (("cc", 2, 3), ("cc", 3, 4), ("aug-cc", 4, 5), ("def2", 3, 4)):
-        for make, names in ((scf_formula, SCF_NAMES), (correlation_formula, CORRELATION_NAMES)):
-            for name in names:
-                try:
-                    weights = in_digits(make(name, family, lower, upper).weights(lower, upper))
-                except Dfmp2Error as error:
-                    weights = type(error).__name__
-                yield f"{make.__name__} {name} {family} {lower} {upper} = {weights}"
-    for places, heights, period in (
-        (CURVE, HEIGHTS, None),
-        (CURVE, GAP, None),
-        (TURN, ROUND, 360.0),
-    ):
-        curve = extrema.make_curve(places[::-1], heights[::-1], period)
-        turns = extrema.find_extrema(curve)
-        yield f"extrema {in_digits(turns)} {in_digits(extrema.barriers(curve, turns))}"
-    for kind, atoms, steps in (
-        ("bond", "1,2", "0.9:1.2:4"),
-        ("angle", "2,1,3", (95.0, 101.0)),
-        ("dihedral", "2,1,3,4", "0:90:3"),
-        ("bond", "1,2", "1:1:3"),
-        ("bond", "1,2", "1:2:1"),
-        ("angle", "2,1,3", "0:190:3"),
-    ):
-        for moving in (None, "3", "2", "3-4"):
-            try:
-                made = coordinate.make_coordinate(
-                    kind, atoms, steps, MOLECULES["chloramine"], moving=moving
-                )
-            except Dfmp2Error as error:
-                yield f"coordinate {kind} {atoms} {moving}: {type(error).__name__}"
-                continue
-            last = made.at(MOLECULES["chloramine"], made.values[-1]).coordinates.ravel().tolist()
-            yield f"coordinate {kind} {atoms} {moving}: {made} {in_digits(last)}"
     for lowest, highest, error in ((0.3, 5.0, 1e-6), (0.01, 40.0, 1e-9), (0.5, 0.5, 1e-8)):
         rule = quadrature(lowest, highest, error)
         yield f"quadrature {lowest} {highest} {error} = {len(rule.w)} points"
@@ -708,7 +674,7 @@ DERIVED: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def batch() -> Iterator[str]:
-    """The page of a batch of three results and a failure, and a ranking of two equal conformers."""
+    """The page of a batch of three results and a failure."""
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         shutil.copytree(WRITTEN / "batch", "batch")
         for packed in Path("batch").glob("*.xz"):
@@ -717,12 +683,6 @@ def batch() -> Iterator[str]:
         hybrid = lzma.decompress((RUNS / "double-hybrid.h5.xz").read_bytes())
         Path("batch/hybrid.h5").write_bytes(hybrid)
         yield from elements_of(sources.page(Path("batch"), None))
-        for name in ("rhf", "checked"):
-            packed = WRITTEN / f"{name}.h5.xz"
-            Path(f"{name}.h5").write_bytes(lzma.decompress(packed.read_bytes()))
-        yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
-        printed = called("rank", "rhf.h5", "checked.h5", "--json")
-        yield from leaves(json.loads("\n".join(printed)), "")
 
 
 def outputs(file: str) -> Iterator[str]:
