@@ -21,7 +21,7 @@ from dfmp2.integrals.basis_on_grid import (
 from dfmp2.integrals.grid import coarse_name, count_points, make_grid
 from dfmp2.scf import exchange_correlation, ladder
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
-from dfmp2.scf.functional_kernel import FunctionalKernel, coarse_grid
+from dfmp2.scf.functional_kernel import FunctionalKernel
 from tests.recorded import recorded_error
 
 # None has any symmetry: a charged doublet with a third-row atom, an anion, and an iodide with a
@@ -287,15 +287,6 @@ def test_a_change_of_the_grid_is_carried_into_earlier_fock_matrices(spins: int) 
             found.append(result)
         assert np.abs(found[0] - found[1]).max() < 1e-8
         assert not vars(mf)
-
-
-def test_a_kernel_takes_a_grid_of_half_the_points_or_the_same() -> None:
-    mole = gto.M(**CASES["cation"], verbose=0)
-    fine, same = (make_grid(mole, level).build() for level in ("3", "1"))
-    assert coarse_grid(mole, same) is same
-    coarse = coarse_grid(mole, fine)
-    assert 2 * len(coarse.weights) <= len(fine.weights)
-    assert np.sort(coarse.weights) == pytest.approx(np.sort(same.weights), abs=1e-14)
 
 
 def test_memory_is_used_again_for_less_of_the_same_kind_alone() -> None:

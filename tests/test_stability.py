@@ -31,7 +31,6 @@ from tests.conftest import Heard
 
 # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
 FAR = -0.998721351
-RHF_FAR = -0.826484078  # its RHF
 
 
 def atoms(*rows: tuple[str, float, float, float], multiplicity: int = 1) -> Molecule:
@@ -56,21 +55,6 @@ def solutions(result: MP2Result) -> Solutions:
 
 
 # --- the solution that is used --------------------------------------------------------------------
-
-
-def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
-    result, said = run(hydrogen(), reference="uhf")
-    assert result.scf_total_energy == pytest.approx(FAR, abs=1e-8)
-    found = solutions(result)
-    assert found.energy == pytest.approx((RHF_FAR, FAR), abs=1e-8)
-    assert found.spin_square == pytest.approx((0.0, result.reference.spin_square), abs=1e-6)
-    assert found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
-    assert found.lowest_eigenvalue[1] > 0
-    assert found.kind == ("UHF to UHF",) * 2 and (found.chosen, found.followed) == (2, 1)
-    assert not [text for text in said.warnings if "unstable" in text]
-    history = result.reference.history
-    assert history is not None and history.shape == (result.reference.cycles, 3)
-    np.testing.assert_allclose(np.diff(history[:, 0]), history[1:, 1], atol=1e-12)
 
 
 @pytest.mark.parametrize(
