@@ -14,6 +14,7 @@ from pyscf import dft, gto
 
 from dfmp2.integrals.basis_on_grid import (
     BLOCK_POINTS,
+    CUTOFF,
     BasisOnGrid,
     compact_order,
     values_bytes,
@@ -176,6 +177,22 @@ def test_blocks_are_compact_and_leave_out_what_is_far_away() -> None:
     most = 16 * np.count_nonzero(grid.weights) * chain.nao  # in float32
     single = BasisOnGrid(chain, grid, derivatives=True, single=True, room=most)
     assert all(single.block(number) is single.block(number) for number in range(single.count))
+
+
+def test_the_shells_of_a_block_are_those_that_reach_it() -> None:
+    mole = gto.M(**CASES["iodide"], verbose=0)
+    grid = make_grid(mole, "1").build(with_non0tab=False)
+    basis = BasisOnGrid(mole, grid, derivatives=True)
+    left_out = 0
+    for number in range(basis.count):
+        block = basis.block(number)
+        part = slice(number * BLOCK_POINTS, (number + 1) * BLOCK_POINTS)
+        everywhere = dft.numint.eval_ao(mole, basis._coordinates[part], deriv=1)
+        others = np.delete(everywhere, block.functions, axis=2)
+        left_out += others.shape[2]
+        reach = np.abs(others).max(initial=0.0) * np.sqrt(block.weights.sum())
+        assert reach < 2 * CUTOFF
+    assert left_out > 0
 
 
 def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:

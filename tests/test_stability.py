@@ -159,9 +159,10 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
         assert found is not None
         return found
 
-    assert adopted("full").lowest_eigenvalue == pytest.approx(lowest, abs=2e-5)
-    fitted = adopted("auto")
+    full, fitted = adopted("full"), adopted("auto")
+    assert full.lowest_eigenvalue == pytest.approx(lowest, abs=2e-5)
     assert fitted.lowest_eigenvalue == pytest.approx(lowest, abs=1e-3)
+    assert (fitted.energy_gain or 0.0) == pytest.approx(full.energy_gain or 0.0, rel=0.02)
     assert "frontier" not in fitted.method
     kinds = fitted.internal_eigenvalue, fitted.external_eigenvalue
     assert kinds[: len(of_kinds)] == pytest.approx(of_kinds, abs=1e-3)
