@@ -22,7 +22,7 @@ from dfmp2.integrals.basis_on_grid import (
 from dfmp2.integrals.grid import coarse_name, count_points, make_grid
 from dfmp2.scf import exchange_correlation, ladder
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
-from dfmp2.scf.functional_kernel import FunctionalKernel, coarse_grid
+from dfmp2.scf.functional_kernel import FunctionalKernel
 from tests.recorded import recorded_error
 
 # None has any symmetry: a charged doublet with a third-row atom, an anion, and an iodide with a
@@ -73,18 +73,20 @@ def _on_level_3(case: str) -> Any:
     "case", ["water", "cation", pytest.param("iodide", marks=pytest.mark.slow)]
 )
 def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
+    """Of orbitals, and of a density with a negative occupation."""
     mf = _converged_somewhat(case)
     density = mf.make_rdm1()
+    evaluate = mf._numint.nr_uks
     if density.ndim == 2:
         evaluate = mf._numint.nr_rks
-    else:
-        evaluate = mf._numint.nr_uks
-    bare = np.array(density)  # without its orbitals
+    wrong = np.array(density)
+    wrong[..., 2, 2] -= 0.05  # of an s function, where there are electrons enough
+    assert np.linalg.eigvalsh(wrong).min() < -1e-4
     # One for all: functionals of the density alone come first.
     on_grid = ExchangeCorrelation(mf.mol, mf.grids, threads=2, room=10**9)
     for xc in FUNCTIONALS:
-        _, energy, potential = evaluate(mf.mol, mf.grids, xc, density)
-        for one in (density, bare):  # the second time from cached values
+        for one in (density, wrong):  # the second time from cached values
+            _, energy, potential = evaluate(mf.mol, mf.grids, xc, one)
             found = on_grid.energy_and_potential(mf._numint, xc, one)
             assert found[0] == pytest.approx(energy, abs=1e-10)
             assert np.abs(found[1] - potential).max() < 1e-10
@@ -129,19 +131,6 @@ def test_kernels_are_those_of_pyscf(case: str) -> None:
             kernel = FunctionalKernel(mf.mol, xc, mf.grids, occupied, opposite=True)
             opposite = expected([changes[0], -changes[0]])[0]
             assert np.abs(kernel(changes)[0] - opposite).max() < 1e-10
-
-
-def test_a_difference_of_densities_has_negative_occupations() -> None:
-    mf = _converged_somewhat("water")
-    density = mf.make_rdm1()
-    wrong = np.array(density)
-    wrong[0, 0] -= 0.05  # of an s function of oxygen, where there are electrons enough
-    assert np.linalg.eigvalsh(wrong)[0] < -1e-4
-    on_grid = ExchangeCorrelation(mf.mol, mf.grids)
-    _, energy, potential = mf._numint.nr_rks(mf.mol, mf.grids, "tpss", wrong)
-    found = on_grid.energy_and_potential(mf._numint, "tpss", wrong)
-    assert found[0] == pytest.approx(energy, abs=1e-10)
-    assert np.abs(found[1] - potential).max() < 1e-10
 
 
 def test_bits_do_not_depend_on_what_is_kept_nor_results_on_workers() -> None:
@@ -190,9 +179,8 @@ def test_blocks_are_compact_and_leave_out_what_is_far_away() -> None:
     assert all(single.block(number) is single.block(number) for number in range(single.count))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_shells_of_a_block_are_those_that_reach_it(case: str) -> None:
-    mole = gto.M(**CASES[case], verbose=0)
+def test_the_shells_of_a_block_are_those_that_reach_it() -> None:
+    mole = gto.M(**CASES["iodide"], verbose=0)
     grid = make_grid(mole, "1").build(with_non0tab=False)
     basis = BasisOnGrid(mole, grid, derivatives=True)
     left_out = 0
@@ -200,13 +188,11 @@ def test_the_shells_of_a_block_are_those_that_reach_it(case: str) -> None:
         block = basis.block(number)
         part = slice(number * BLOCK_POINTS, (number + 1) * BLOCK_POINTS)
         everywhere = dft.numint.eval_ao(mole, basis._coordinates[part], deriv=1)
-        values = everywhere[:, :, block.functions].transpose(0, 2, 1)
-        assert np.abs(values - block.values).max(initial=0.0) < 1e-12
         others = np.delete(everywhere, block.functions, axis=2)
         left_out += others.shape[2]
         reach = np.abs(others).max(initial=0.0) * np.sqrt(block.weights.sum())
         assert reach < 2 * CUTOFF
-    assert left_out > 0 or case != "iodide"
+    assert left_out > 0
 
 
 def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
@@ -318,15 +304,6 @@ def test_a_change_of_the_grid_is_carried_into_earlier_fock_matrices(spins: int) 
             found.append(result)
         assert np.abs(found[0] - found[1]).max() < 1e-8
         assert not vars(mf)
-
-
-def test_a_kernel_takes_a_grid_of_half_the_points_or_the_same() -> None:
-    mole = gto.M(**CASES["cation"], verbose=0)
-    fine, same = (make_grid(mole, level).build() for level in ("3", "1"))
-    assert coarse_grid(mole, same) is same
-    coarse = coarse_grid(mole, fine)
-    assert 2 * len(coarse.weights) <= len(fine.weights)
-    assert np.sort(coarse.weights) == pytest.approx(np.sort(same.weights), abs=1e-14)
 
 
 def test_memory_is_used_again_for_less_of_the_same_kind_alone() -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import ao2mo, dft, gto, mp, scf
+from pyscf import dft, mp, scf
 from scipy.stats import t
 
 import dfmp2
 from dfmp2.errors import ResourceError
 from dfmp2.integrals import four_center
-from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import fitting_certificate
@@ -46,8 +45,13 @@ def chain(molecule: Molecule, count: int) -> Molecule:
 
 
 @pytest.mark.parametrize(("molecule", "core"), [(WATER, 0), (RADICAL, 1)], ids=["rhf", "uhf, core"])
-def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
-    """Against PySCF's conventional SCF and MP2, which share only the integrals with it."""
+def test_a_complete_certificate_is_exact(
+    molecule: Molecule, core: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against PySCF's conventional SCF and MP2, which share only the integrals with it; blocks of
+    few pairs, in several passes."""
+    monkeypatch.setattr(four_center, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr(four_center, "WORK_BYTES", 5_000)
     mf = scf.HF(mole_of(molecule, "6-31g")).set(conv_tol=1e-13, conv_tol_grad=1e-9).run()
     method = mp.MP2(mf, frozen=core).run()
     result = dfmp2.run(molecule, "6-31g", frozen_core=core, **PLAIN)
@@ -83,54 +87,15 @@ def test_what_coupling_still_lowers_is_in_the_energy_and_stated(
     assert 10 * SCF_ROUNDING < off < found.correlation_uncertainty
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "xc"),
-    [
-        ("methylene", "uhf", None),
-        ("methylene", "uhf", "b3lyp"),
-        ("methylene", "uhf", "camb3lyp"),
-        ("peroxide anion", "rhf", None),
-        ("peroxide anion", "rhf", "camb3lyp"),
-        ("peroxide anion", "uhf", "b3lyp"),
-    ],
-)
-def test_exact_fock_matrices_are_those_of_pyscf(name: str, kind: str, xc: str | None) -> None:
-    """And energies, of densities that are no solution, of one spin or two, also of a singlet; with
-    a functional, those of its exact exchange, short-range and long-range."""
-    mole = mole_of(awkward.MOLECULES[name])
-    if xc is None:
-        mf = getattr(mole, kind.upper())()
-    else:
-        mf = getattr(mole, f"{kind[0].upper()}KS")(xc=xc)
-        mf.grids.level = 0
-    density = mf.get_init_guess(key="minao")
-    if kind == "uhf":
-        density[1] = 0.7 * mf.get_init_guess(key="1e")[1]
-    exact = conventional._ExactFock(
-        mole,
-        SimpleNamespace(kind=kind, xc=xc, grid_name="0"),
-        SimpleNamespace(relativity="none"),
-        SimpleNamespace(threads=1, grid_room=0),
-        None,
-    )
-    energy, potential, fock = exact(density.reshape(-1, mole.nao, mole.nao))
-    assert energy == pytest.approx(mf.energy_tot(density), abs=1e-9)
-    np.testing.assert_allclose(fock, mf.get_fock(dm=density).reshape(fock.shape), atol=1e-9)
-    if xc is None:
-        plain = mf.get_veff(dm=density)
-        np.testing.assert_allclose(potential, plain.reshape(fock.shape), atol=1e-10)
-
-
 @pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     ("molecule", "method", "xc"),
     [
         (RADICAL, "b2plyp", "0.53*HF + 0.47*B88, 0.73*LYP"),
-        pytest.param(
-            WATER,
+        (
+            awkward.MOLECULES["peroxide anion"],
             "wb2plyp",
             "0.53*HF + 0.47*LR_HF(0.3) + 0.47*GGA_X_ITYH, 0.73*LYP",
-            marks=pytest.mark.slow,
         ),
     ],
     ids=["uks", "range-separated"],
@@ -250,27 +215,6 @@ def test_the_interval_covers_the_truth_in_19_of_20_draws(
     variance = sum(term for term, _ in terms)
     freedom = variance**2 / sum(term**2 / free for term, free in terms)
     assert found[0, 1] == pytest.approx(t.ppf(0.975, freedom) * math.sqrt(variance), rel=1e-9)
-
-
-def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of few pairs, several passes, orbitals j of two spins."""
-    monkeypatch.setattr(four_center, "BLOCK_BYTES", 50_000)
-    monkeypatch.setattr(four_center, "WORK_BYTES", 10_000)
-    mole = gto.M(atom="O 0 0 0; H 0 1 1; H 0 -1 1", unit="Bohr", basis="cc-pvdz", verbose=0)
-    generator = np.random.default_rng(1)
-    orthonormal = [np.linalg.qr(generator.standard_normal((24, 24)))[0] for _ in range(2)]
-    spaces = [
-        ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), np.zeros(nocc), np.zeros(nvir))
-        for c, nocc, nvir in zip(orthonormal, (5, 4), (17, 20), strict=True)
-    ]
-    for space in spaces:
-        found = list(four_center.exact_rows(mole, space, [0, 2, 3], spaces, 2, 2))
-        assert [i for i, _ in found] == [0, 2, 3]
-        for i, rows in found:
-            for values, other in zip(rows, spaces, strict=True):
-                orbitals = (space.c_occ[:, [i]], space.c_vir, other.c_occ, other.c_vir)
-                expected = ao2mo.general(mole, orbitals, compact=False).reshape(values.shape)
-                assert values == pytest.approx(expected, abs=1e-12)
 
 
 # --- with everything else -------------------------------------------------------------------------

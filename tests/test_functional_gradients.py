@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import dft, gto
+from pyscf import dft
 
 import dfmp2
 from dfmp2.gradients.certificate import check_direction
-from dfmp2.gradients.functional import Functionals, functional_gradient
+from dfmp2.gradients.functional import Functionals
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.gradients.result import GradientResult
 from dfmp2.integrals.grid import count_points, make_grid
@@ -21,7 +21,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import dispersion
 from dfmp2.options import make_options
 from dfmp2.progress import Silent
-from dfmp2.scf.kohn_sham import exact_exchange, libxc_code
+from dfmp2.scf.kohn_sham import exact_exchange
 from tests.awkward import mole_of, slope
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
@@ -67,58 +67,7 @@ def slopes(molecule: Molecule, **given: Any) -> tuple[float, float, GradientResu
     return slope(found.result, direction), float(np.vdot(direction, found.gradient)), found
 
 
-# --- the functional alone -------------------------------------------------------------------------
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(
-    ("energy", "scf", "spins"),
-    [
-        ("b3lyp", "b3lyp", 1),
-        ("tpss", "tpss", 2),
-        ("0.7*HF+0.2*LDA,0.2*VWN3+0.3*LYP", "b3lyp", 2),
-        ("lda", "r2scan", 1),
-        ("hf", "pbe", 2),
-    ],
-)
-def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
-    energy: str, scf: str, spins: int
-) -> None:
-    def molecule(places: Any) -> Any:
-        atoms = list(zip(HOCL.symbols, places, strict=True))
-        return gto.M(atom=atoms, unit="bohr", basis="sto-3g", spin=0, verbose=0)
-
-    mole = molecule(HOCL.coordinates)
-    rng = np.random.default_rng(2)
-    start = dft.RKS(mole).get_init_guess() / 2
-    densities = [start * (1.0, 0.8)[s] for s in range(spins)]
-    changes = []
-    for _ in range(spins):
-        change = 0.03 * rng.standard_normal(start.shape)
-        changes.append(change + change.T)
-
-    def value(places: Any) -> float:
-        moved = molecule(places)
-        grid = make_grid(moved, "0")
-        grid.build(with_non0tab=True)
-        integrator = dft.numint.NumInt()
-        evaluate, density = integrator.nr_rks, 2 * densities[0]
-        if spins == 2:
-            evaluate, density = integrator.nr_uks, np.stack(densities)
-        total = evaluate(moved, grid, libxc_code(energy), density)[1]
-        potential = evaluate(moved, grid, libxc_code(scf), density)[2]
-        return float(total + (3 - spins) * np.vdot(potential, np.stack(changes)))
-
-    grid = make_grid(mole, "0")
-    grid.build(with_non0tab=True)
-    found, torque = functional_gradient(mole, grid, (energy, scf), densities, changes, 2)
-    direction = rng.standard_normal((3, 3))
-    step = 1e-3
-    values = [value(HOCL.coordinates + k * step * direction) for k in (-2, -1, 1, 2)]
-    slope = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
-    assert slope == pytest.approx(np.vdot(found, direction), abs=2e-7)
-    assert np.abs(found.sum(axis=0)).max() < 1e-11
-    assert np.abs(torque).max() > 1e-9  # the spheres do not rotate with the molecule
+# --- the kernel -----------------------------------------------------------------------------------
 
 
 def test_a_quick_kernel_is_that_of_a_coarse_grid() -> None:
@@ -159,6 +108,9 @@ FAST: dict[str, tuple[Molecule, dict[str, Any]]] = {
     "another functional of the energy, dispersion": (
         HOCL, {"method": "xdh-pbe0", "frozen_core": "auto", "basis": "def2-svp",
                "auxbasis": "def2-svp-ri", "grid": "0"},
+    ),
+    "another functional of the energy, unrestricted": (
+        BORANE, {"method": "xyg3", "basis": "sto-3g"},
     ),
     "no beta electron": (LONE, {"method": "b2plyp"}),
     "LDA": (WATER, {**R2SCAN, "xc": "lda,vwn", "basis": "sto-3g"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,21 +26,13 @@ from dfmp2.scf.solvent import in_solvent
 from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import psi4
 from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
-from tests.awkward import MOLECULES, mole_of, read
+from tests.awkward import mean_field, mole_of, read
 from tests.recorded import recorded_error
 from tests.test_physics import WATER
 
-FIELD = (
-    "# a neighbour, TIP3P\n2.9117 0 0.0592 -0.834  # O\n\n3.4970 0.0 -7.072D-1 .417\r\n3.497 "
-    "0 +0.7072 0.417\n"
-)
-CHARGES = np.array(
+IN_BOHR = np.array(
     [[2.9117, 0, 0.0592, -0.834], [3.497, 0, -0.7072, 0.417], [3.497, 0, 0.7072, 0.417]]
-)
-IN_BOHR = CHARGES * np.array([BOHR_PER_ANGSTROM] * 3 + [1.0])
-STO3G = ("--basis", "sto-3g", "--overwrite")
-AMONG = ("--point-charges", "field.dat")
-X2C = ("--relativity", "x2c")
+) * np.array([BOHR_PER_ANGSTROM] * 3 + [1.0])
 EXACT: dict[str, Any] = {
     "precision": "fp64",
     "stability": "off",
@@ -54,13 +45,6 @@ SETS: dict[str, Any] = {
     "auxbasis": "def2-svp-ri",
 }
 HCL = Molecule(("H", "Cl"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.4086]]), name="hcl")
-
-
-@pytest.fixture(autouse=True)
-def field(folder: Path) -> Path:
-    """A file with three charges beside the molecules."""
-    (folder / "field.dat").write_text(FIELD, newline="")
-    return folder / "field.dat"
 
 
 @pytest.mark.parametrize(
@@ -87,42 +71,10 @@ def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, cha
     assert (energies[0] - energies[1]) / 0.002 == pytest.approx(dipole, abs=1e-5)
 
 
-def test_field_and_charges_add_to_what_electrons_and_nuclei_feel() -> None:
-    """Also with both, among ghosts; the energy of the nuclei is written out."""
-    molecule = MOLECULES["nitroxyl with a ghost"]
-    mole = mole_of(molecule)
-    field = np.array([0.01, -0.02, 0.03])
-
-    surroundings = {
-        "alone": (None, None),
-        "charges": (IN_BOHR, None),
-        "field": (None, field),
-        "both": (IN_BOHR, field),
-    }
-    fields = {
-        name: hamiltonian.mean_field(mole, "rhf", "none", charges, field=strength)
-        for name, (charges, strength) in surroundings.items()
-    }
-    cores = {name: np.array(mf.get_hcore()) for name, mf in fields.items()}
-    added = cores["charges"] + cores["field"] - cores["alone"]
-    np.testing.assert_allclose(cores["both"], added, atol=1e-12)
-    z = np.array([7.0, 8.0, 1.0])
-    places = molecule.coordinates[:3]
-    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag([np.inf] * 3)
-    away = np.linalg.norm(places[:, None] - IN_BOHR[:, :3], axis=2)
-    expected = (np.outer(z, z) / apart).sum() / 2
-    of_charges = (np.outer(z, IN_BOHR[:, 3]) / away).sum()
-    of_field = -z @ places @ field
-    energies = [float(mf.energy_nuc()) for mf in fields.values()]
-    added = np.array([0.0, of_charges, of_field, of_charges + of_field])
-    assert energies == pytest.approx(expected + added, rel=1e-12)
-
-
 SURROUNDINGS: dict[str, dict[str, Any]] = {
     "vacuum": {},
     "x2c": {"relativity": "x2c"},
-    "charges": {"charges": IN_BOHR},
-    "field": {"field": np.array([0.01, -0.02, 0.03])},
+    "field among charges": {"charges": IN_BOHR, "field": np.array([0.01, -0.02, 0.03])},
     "dielectric": {"solvent": "water"},
     "smd": {"solvent": "toluene", "solvent_model": "smd"},
 }
@@ -169,25 +121,12 @@ def _drawn_orbitals(mf: Any, seed: int) -> Any:
     return drawn
 
 
-def mean_field(molecule: Molecule, charge: int, fitted: bool, relativity: str = "none") -> Any:
-    """PySCF's mean field, with the molecule's point charges."""
-    labels = [label.replace("@", "ghost-") for label in molecule.labels]
-    points = list(zip(labels, molecule.coordinates, strict=True))
-    mf = scf.HF(
-        gto.M(atom=points, unit="Bohr", basis="6-31g", charge=charge, spin=charge, verbose=0)
-    )
-    mf = mf.x2c() if relativity == "x2c" else mf
-    mf = mf.density_fit(SETS["scf_auxbasis"]) if fitted else mf
-    charges = molecule.point_charges
-    return mf if charges is None else qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
-
-
-@pytest.fixture(scope="module")
-def hcl() -> dfmp2.MP2Result:
-    return dfmp2.run(HCL, relativity="x2c", check=True, **SETS, **EXACT)
-
-
 # --- energies -------------------------------------------------------------------------------------
+
+
+def x2c(mole: Any) -> Any:
+    """PySCF's spin-free X2C mean field."""
+    return scf.HF(mole).x2c()
 
 
 SLOW = pytest.mark.slow
@@ -214,9 +153,10 @@ BOTH = HCL.in_field([[0.0, 5.0, 0.0, -0.4]])  # charges are not transformed
 def test_energies_are_pyscfs(
     molecule: Molecule, relativity: str, charge: int, scf_type: str
 ) -> None:
-    mf = mean_field(molecule, charge, scf_type == "df", relativity).run(
-        conv_tol=1e-12, conv_tol_grad=1e-7
-    )
+    kind = scf.HF
+    if relativity == "x2c":
+        kind = x2c
+    mf = mean_field(molecule.with_state(charge, 1 + charge), kind, fitted=scf_type == "df")
     theirs = (dfump2_native.DFUMP2 if charge else dfmp2_native.DFRMP2)(
         mf, auxbasis=SETS["auxbasis"]
     ).run()
@@ -264,10 +204,6 @@ def test_electrons_of_a_core_potential_count_nowhere() -> None:
     quadrupole -= np.einsum("xymn,mn->xy", squares, density.sum(axis=0))
     np.testing.assert_allclose(own.quadrupole[0], quadrupole, atol=1e-5)
     assert own.mulliken_charges[0] == pytest.approx(mf.mulliken_pop(verbose=0)[1], abs=1e-6)
-    for kind in ("mulliken", "lowdin"):
-        assert getattr(own, f"{kind}_charges").sum(axis=1) == pytest.approx([1.0] * 3, abs=1e-9)
-        spin = getattr(own, f"{kind}_spin_populations").sum(axis=1)
-        assert spin == pytest.approx([1.0] * 3, abs=1e-9)
 
 
 def test_the_decontracted_basis_is_pyscfs() -> None:
@@ -296,21 +232,22 @@ def test_memory_of_the_transformation_is_planned() -> None:
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
-    hcl: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light
     differs."""
+    hcl = dfmp2.run(HCL, relativity="x2c", **SETS, **EXACT)
     text = psi4_input(hcl, 10**9)
     assert "relativistic x2c\nbasis_relativistic decontracted\n" in text
     elements = decontracted(hcl.orbital_basis).elements.values()
     widths = [2 * shell[0] + 1 for element in elements for shell in element.shells]
-    assert sum(widths) == uncontracted_functions(mean_field(HCL, 0, False).mol)
+    assert sum(widths) == uncontracted_functions(mole_of(HCL))
     monkeypatch.setattr(psi4, "find_psi4", lambda: "/bin/false")
     with recorded_error(UnsupportedByBackend):
         run_psi4(replace(hcl, molecule=Molecule(("I", "H"), HCL.coordinates)), 1)
-    primitives, _ = mean_field(HCL, 0, False).mol.decontract_basis(aggregate=True)
+    primitives, _ = mole_of(HCL).decontract_basis(aggregate=True)
     with monkeypatch.context() as patch:  # a heavy ghost has no electrons
-        patch.setattr(psi4, "build_mole", lambda *_: mean_field(HCL, 0, False).mol)
+        patch.setattr(psi4, "build_mole", lambda *_: mole_of(HCL))
         beside = Molecule(("I", "H"), HCL.coordinates, ghost=(True, False))
         psi4._require_repeatable(replace(hcl, molecule=beside))
     smallest = np.linalg.eigvalsh(primitives.intor("int1e_ovlp"))[0]
@@ -319,6 +256,3 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
     monkeypatch.setattr(psi4, "LEAST_OVERLAP", 1.001 * smallest)
     with recorded_error(UnsupportedByBackend):
         run_psi4(hcl, 1)
-
-
-# --- what is refused ------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ far from the end."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,27 +146,6 @@ def test_a_mixed_start_turns_homo_and_lumo_against_each_other() -> None:
 # --- the rescue ladder ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # a session has the same rungs with fewer iterations
-@pytest.mark.parametrize(
-    ("atoms", "distance", "basis"),
-    [("CN", 2.2144, "cc-pvdz"), (("Ni", "H"), 2.7968, "def2-svp")],
-)
-def test_adiis_goes_down_where_diis_does_not_come_back(
-    atoms: Sequence[str], distance: float, basis: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It reaches the solution of the second-order solver in half the iterations."""
-    radical = dfmp2.Molecule(tuple(atoms), np.array([[0, 0, 0], [0, 0, distance]]), multiplicity=2)
-    heard = Heard()
-    found = dfmp2.run(radical, basis, listener=heard, **ONE).reference
-    assert found.ladder == ("DIIS", "ADIIS", "DIIS") and found.cycles < 60
-    assert any("not converged by ADIIS" in stage for stage in heard.stages)
-    monkeypatch.setattr(ladder, "CLIMBED", 1000)
-    slower = dfmp2.run(radical, basis, **ONE).reference
-    assert slower.ladder == ("DIIS", "level shift", "second order") and slower.cycles > 80
-    assert found.scf_total_energy == pytest.approx(slower.scf_total_energy, abs=1e-8)
-    assert found.spin_square == pytest.approx(slower.spin_square, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("frozen", "parted"),
     [
@@ -206,16 +185,6 @@ def test_a_gradient_that_diis_does_not_lower_is_left_to_the_second_order_solver(
     assert found.ladder == ("DIIS", "second order") and found.cycles < 40
 
 
-@pytest.mark.parametrize("tolerance", [1e-6, 1e-7, 1e-8])
-def test_the_last_iteration_is_below_both_tolerances(tolerance: float) -> None:
-    """That of the gradient is a tenth of the root of that of the energy."""
-    options = {"scf_conv_tol": tolerance, "listener": Silent(), "allow_poor_fit": True, **ONE}
-    for name in ("methylene", "peroxide anion"):
-        result = dfmp2.run(AWKWARD[name], "sto-3g", **options)
-        _, change, gradient = result.reference.history[-1]
-        assert abs(change) < tolerance and gradient < 0.1 * tolerance**0.5
-
-
 # --- start orbitals -------------------------------------------------------------------------------
 
 
@@ -242,11 +211,9 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
         occupied = coeff[:, occ > 0]
         occupied = occupied @ np.linalg.inv(scipy.linalg.sqrtm(occupied.T @ overlap @ occupied))
         densities.append((occupied * occ[occ > 0]) @ occupied.T)
-    start: Any = sum(densities)
-    if molecule.multiplicity == 2 and len(densities) == 1:
-        start = np.stack([densities[0] / 2] * 2)
-    elif molecule.multiplicity == 2:
-        start = np.stack(densities)
+    start = sum(densities)
+    if molecule.multiplicity == 2:
+        start = np.stack([densities[0], densities[-1]]) / (3 - len(densities))
     mf.run(start, callback=lambda e: energies.append(e["e_tot"]))
     assert heard.energies[0] == pytest.approx(energies[0], abs=1e-9)
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
@@ -376,47 +343,54 @@ def test_float32_ends_and_convergence_is_judged_in_float64(
 
 
 @pytest.mark.parametrize(
-    ("gradients", "states", "done"),
+    ("gradients", "asked", "states"),
     [
         pytest.param(
             [1.0, 0.1, 5e-4, 0.03, 1e-4, 1e-5, 4e-6, 2e-6, 1e-7],
+            1e-6,
             ["single"] * 3 + ["anchor", "coarse", "coarse", "anchor", "coarse", "coarse"],
-            8,
             id="two anchors",
         ),
         pytest.param(
             [1.0, 0.1, 5e-4, 0.03, 0.029, 0.02, 5e-6, 1e-7],
+            1e-6,
             ["single"] * 3 + ["anchor", "coarse", "anchor", "coarse", "anchor"],
-            7,
             id="an anchor that does not help is followed by another",
         ),
         pytest.param(
             [1.0, 0.9, 1.0, 1.2, 0.75, 0.5, 0.45, 1e-7, 1e-7, 1e-7],
+            1e-6,
             ["single"] * 5 + ["anchor", "coarse", "anchor"],
-            7,
             id="noise ends float32",
         ),
         pytest.param(
             [1e-4, 1e-7, 1e-7],
+            1e-6,
             ["single", "anchor", "coarse"],
-            2,
             id="converged at the first anchor",
         ),
         pytest.param(
             [1e-4, 1e-4, 9e-7, 9e-7, 9e-7],
+            1e-6,
             ["single", "anchor", "coarse", "anchor"],
-            3,
             id="nothing converges before an anchor is near",
         ),
+        # near: below 20 times what is asked for, and below 2e-5 Eh in any case
+        ([5e-4, 1.9e-5, 5e-8, 5e-8], 1e-6, ["single", "anchor", "coarse"]),
+        ([5e-4, 2e-5, 5e-8, 5e-8], 1e-6, ["single", "anchor", "coarse", "anchor"]),
+        ([5e-4, 1.9e-6, 5e-8, 5e-8], 1e-7, ["single", "anchor", "coarse"]),
+        ([5e-4, 2e-6, 5e-8, 5e-8], 1e-7, ["single", "anchor", "coarse", "anchor"]),
+        ([5e-4, 1.9e-5, 5e-8, 5e-8], 2e-6, ["single", "anchor", "coarse"]),
+        ([5e-4, 2e-5, 5e-8, 5e-8], 2e-6, ["single", "anchor", "coarse", "anchor"]),
     ],
 )
 def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
-    gradients: list[float], states: list[str], done: int
+    gradients: list[float], asked: float, states: list[str]
 ) -> None:
     on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
     fitted = SimpleNamespace(single=False, occupied_rows=False)
     schedule, found = SingleSchedule(SimpleNamespace(), fitted, on_grid), []
-    energies = {"e_tot": -1.0, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
+    energies = {"e_tot": -1.0, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": asked}
     for gradient in gradients:
         assert fitted.single == on_grid.single
         on_grid.at_anchor = on_grid.anchored and (on_grid.renew or "anchor" not in found)
@@ -430,18 +404,27 @@ def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
         if schedule.converged({"norm_gorb": gradient, **energies}):
             break
     assert found == states
-    assert len(found) == done + 1
     assert not fitted.occupied_rows
 
 
-@pytest.mark.parametrize("spins", [(), (2,)])
-def test_error_vectors_of_diis_equal_pyscf(spins):
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("occupations", [[2, 2, 0], [[1, 1, 0], [0, 1, 0]]])
+def test_error_vectors_of_diis_equal_pyscf(occupations: Any, tagged: bool) -> None:
+    """Of densities with their orbitals, which few products suffice for, and without."""
     rng = np.random.default_rng(3)
-    overlap, orthogonal = rng.random((2, 7, 7))
-    density, fock = (x + x.swapaxes(-1, -2) for x in rng.random((2, *spins, 7, 7)))
+    overlap, orthogonal = rng.random((2, 3, 3))
+    occupied = np.array(occupations, dtype=float)
+    coeff, fock = rng.random((2, *occupied.shape, 3))
+    density = np.einsum("...pi,...i,...qi->...pq", coeff, occupied, coeff)
+    fock += fock.swapaxes(-1, -2)
+    given = density
+    if tagged:
+        given = lib.tag_array(density, mo_coeff=coeff, mo_occ=occupied)
+        widths = [left.shape[1] for left, _ in ladder.density_factors(given)]
+        assert widths == np.atleast_2d(occupied > 0).sum(axis=1).tolist()
     diis = ladder.commutator_diis()()
     diis.Corth = orthogonal
-    diis.update(overlap + overlap.T, density, fock)
+    diis.update(overlap + overlap.T, given, fock)
     expected = get_err_vec(overlap + overlap.T, density, fock, orthogonal)
     np.testing.assert_allclose(diis.get_err_vec(0), expected, rtol=1e-12, atol=1e-12)
 
@@ -498,26 +481,6 @@ def test_convergence_is_below_both_limits_or_within_rounding(
 ) -> None:
     envs = {"e_tot": before + change, "last_hf_e": before, "norm_gorb": gradient}
     assert ladder.converged({**envs, "conv_tol": 1e-8, "conv_tol_grad": 1e-5}) == expected
-
-
-@pytest.mark.parametrize(
-    ("at_anchor", "asked", "done"),
-    [(1.9e-5, 1e-6, True), (2e-5, 1e-6, False), (1.9e-6, 1e-7, True), (2e-6, 1e-7, False)]
-    + [(1.9e-5, 1e-3, True), (2e-5, 1e-3, False)],
-)
-def test_an_anchor_is_near_below_twenty_times_what_is_asked_for(
-    at_anchor: float, asked: float, done: bool
-) -> None:
-    """It is also near below 2e-5 Eh in any case; otherwise another one follows."""
-    on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
-    made = SingleSchedule(SimpleNamespace(), None, on_grid)
-    envs = {"e_tot": 0.0, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": asked}
-    assert not made.converged({**envs, "norm_gorb": 5e-4})
-    on_grid.at_anchor = True
-    made.converged({**envs, "norm_gorb": at_anchor})
-    on_grid.at_anchor = False
-    assert made.converged({**envs, "norm_gorb": 0.5e-7}) == done
-    assert on_grid.renew != done
 
 
 # --- solutions ------------------------------------------------------------------------------------
@@ -661,24 +624,6 @@ def test_matrices_of_rotations_are_their_sums_and_counted(
         exchange = np.einsum("pml,ls,pns->mn", b, d, b, optimize=True)
         expected = spin.virtual.T @ (1.5 * coulomb - 0.7 * exchange) @ spin.occupied
         np.testing.assert_allclose(one, expected, atol=accuracy)
-
-
-def test_density_factors_are_those_of_occupied_orbitals() -> None:
-    rng = np.random.default_rng(5)
-    coeff = rng.standard_normal((2, 4, 4))
-    occ = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    plain = np.stack([(c * n) @ c.T for c, n in zip(coeff, occ, strict=True)])
-    for density, widths in (
-        (plain, (4, 4)),
-        (lib.tag_array(plain, mo_coeff=coeff, mo_occ=occ), (2, 1)),
-    ):
-        factors = ladder.density_factors(density)
-        assert tuple(left.shape[1] for left, _ in factors) == widths
-        for (left, right), expected in zip(factors, plain, strict=True):
-            np.testing.assert_allclose(left @ right, expected, atol=1e-12)
-    doubly = lib.tag_array(2 * plain[0], mo_coeff=coeff[0], mo_occ=2 * occ[0])
-    ((left, right),) = ladder.density_factors(doubly)
-    np.testing.assert_allclose(left @ right, 2 * plain[0], atol=1e-12)
 
 
 @pytest.mark.parametrize(

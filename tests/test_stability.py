@@ -31,7 +31,6 @@ from tests.conftest import Heard
 
 # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
 FAR = -0.998721351
-RHF_FAR = -0.826484078  # its RHF
 
 
 def atoms(*rows: tuple[str, float, float, float], multiplicity: int = 1) -> Molecule:
@@ -42,9 +41,6 @@ def atoms(*rows: tuple[str, float, float, float], multiplicity: int = 1) -> Mole
 
 def hydrogen(distance: float = 3.0, multiplicity: int = 1) -> Molecule:
     return atoms(("H", 0, 0, 0), ("H", 0, 0, distance), multiplicity=multiplicity)
-
-
-NO2 = atoms(("N", 0, 0, 0), ("O", 1.0986, 0, 0.4677), ("O", -1.0986, 0, 0.4677), multiplicity=2)
 
 
 def run(molecule: Molecule, basis: str = "cc-pvdz", **options: Any) -> tuple[MP2Result, Heard]:
@@ -59,31 +55,6 @@ def solutions(result: MP2Result) -> Solutions:
 
 
 # --- the solution that is used --------------------------------------------------------------------
-
-
-def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
-    result, said = run(hydrogen(), reference="uhf")
-    assert result.scf_total_energy == pytest.approx(FAR, abs=1e-8)
-    found = solutions(result)
-    assert found.energy == pytest.approx((RHF_FAR, FAR), abs=1e-8)
-    assert found.spin_square == pytest.approx((0.0, result.reference.spin_square), abs=1e-6)
-    assert found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
-    assert found.lowest_eigenvalue[1] > 0
-    assert found.kind == ("UHF to UHF",) * 2 and (found.chosen, found.followed) == (2, 1)
-    assert not [text for text in said.warnings if "unstable" in text]
-    history = result.reference.history
-    assert history is not None and history.shape == (result.reference.cycles, 3)
-    np.testing.assert_allclose(np.diff(history[:, 0]), history[1:, 1], atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("guess", "scf_type", "followed"),
-    [("mix", "conventional", False), ("core", "df", True)],  # "mix" starts beside the RHF solution
-)
-def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str, followed: bool) -> None:
-    result, _ = run(hydrogen(), reference="uhf", guess=guess, scf=scf_type)
-    assert result.scf_total_energy == pytest.approx(FAR, abs=1e-6)
-    assert bool(solutions(result).followed) == followed
 
 
 @pytest.mark.parametrize(
@@ -126,16 +97,6 @@ def test_orbitals_of_a_triplet_do_not_collapse(tmp_path: Path) -> None:
     dfmp2.write(triplet, tmp_path / "triplet.h5")
     result, _ = run(hydrogen(), reference="uhf", scf_from=str(tmp_path / "triplet.h5"))
     assert result.scf_total_energy == pytest.approx(FAR, abs=1e-8)
-
-
-@pytest.mark.slow
-def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:
-    """NO2: DIIS returns to the symmetric solution from 7e-6 Eh below it."""
-    result, _ = run(NO2, reference="uhf")
-    found = solutions(result)
-    assert found.energy[0] - found.energy[1] == pytest.approx(2.8e-5, abs=2e-6)
-    assert found.lowest_eigenvalue[0] < -2e-3 and found.lowest_eigenvalue[1] > 2e-3
-    assert result.reference.ladder == ("DIIS", "second order")
 
 
 def test_rhf_is_followed_to_a_lower_rhf() -> None:
@@ -198,9 +159,10 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
         assert found is not None
         return found
 
-    assert adopted("full").lowest_eigenvalue == pytest.approx(lowest, abs=2e-5)
-    fitted = adopted("auto")
+    full, fitted = adopted("full"), adopted("auto")
+    assert full.lowest_eigenvalue == pytest.approx(lowest, abs=2e-5)
     assert fitted.lowest_eigenvalue == pytest.approx(lowest, abs=1e-3)
+    assert (fitted.energy_gain or 0.0) == pytest.approx(full.energy_gain or 0.0, rel=0.02)
     assert "frontier" not in fitted.method
     kinds = fitted.internal_eigenvalue, fitted.external_eigenvalue
     assert kinds[: len(of_kinds)] == pytest.approx(of_kinds, abs=1e-3)
@@ -211,15 +173,6 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     fitted = adopted("auto")
     assert "frontier" in fitted.method
     assert lowest - 1e-3 < fitted.lowest_eigenvalue < lowest + 0.05
-
-
-@pytest.mark.parametrize("method", ["auto", "full"])
-def test_the_energy_along_the_eigenvector_is_that_of_determinants(method: str) -> None:
-    """H2 at 3 angstrom: at least a tenth of PySCF's gain, and never more than all of it."""
-    result, _ = run(hydrogen(), stability=method)
-    found = result.reference.stability
-    assert found is not None and found.energy_gain is not None
-    assert 0.8 * (RHF_FAR - FAR) < found.energy_gain < RHF_FAR - FAR
 
 
 @pytest.mark.parametrize("kind", ["RHF", "UHF"])
@@ -265,20 +218,6 @@ def test_fitting_of_pyscf_is_left_as_it_is() -> None:
     assert set(vars(mf.with_df)) == before
 
 
-def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
-    mf = scf.UHF(
-        gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)
-    ).run(conv_tol=1e-12)
-    (rotation,) = stability.examined(mf).lowest
-    norms = [float(np.linalg.norm(x)) for x in rotation.vectors]
-    assert max(norms) == pytest.approx(1.0) and norms[0] < norms[1]
-    norm = sum(one**2 for one in norms)
-    angle = 0.01
-    assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(
-        angle**2 * norm * rotation.eigenvalue, rel=1e-3
-    )
-
-
 # A closed and an open shell; sto-3g, grid 20,50.
 OF_FUNCTIONALS = {
     "RKS, meta-GGA": ("Li 0 0 0; H 0.1 0.3 1.6", 0, 0, "r2scan0"),
@@ -302,8 +241,9 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
     assert found.keys() == expected.keys()
     for kind, rotation in found.items():
         assert rotation.eigenvalue == pytest.approx(expected[kind][0][0], abs=5e-5)
-        norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
-        curvature = 0.01**2 * norm * rotation.eigenvalue
+        squares = [float(np.vdot(x, x)) for x in rotation.vectors]
+        assert max(squares) == pytest.approx(1.0)
+        curvature = 0.01**2 * sum(squares) * rotation.eigenvalue
         along = rotations.energy_along(mf, rotation)
         assert (along(0.01) + along(-0.01)) / 2 == pytest.approx(curvature, rel=5e-3)
 
@@ -413,24 +353,6 @@ def test_a_verdict_is_certain_if_all_rotations_have_converged(
         external_eigenvalue=lower,
     )
     assert angles == dict.fromkeys(kinds, 0.0)
-
-
-@pytest.mark.parametrize("method", ["auto", "full"])
-@pytest.mark.parametrize(("distance", "unstable"), [(1.15, False), (1.25, True)])
-def test_the_onset_is_the_coulson_fischer_point(
-    distance: float, unstable: bool, method: str
-) -> None:
-    """H2 in 6-31G: PySCF's UHF from mixed orbitals ends at RHF at 1.18 angstrom, and 2e-5 Eh below
-    it at 1.20."""
-    result, said = run(hydrogen(distance), "6-31g", stability=method)
-    found = result.reference.stability
-    assert found is not None and found.verdict == (
-        "unstable (RHF to UHF)" if unstable else "stable"
-    )
-    assert abs(found.lowest_eigenvalue) < 0.04
-    text = " ".join(said.warnings)
-    assert ("unstable (RHF to UHF)" in text and 'reference="uhf" looks for it' in text) == unstable
-    assert "meaningless" not in text
 
 
 def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
