@@ -223,18 +223,6 @@ def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
     assert not stored.passed and done.json["polarizability"]["relaxed"] == stored.relaxed.tolist()
 
 
-def test_a_batch_computes_properties(call, folder):
-    (folder / "batch.toml").write_text(
-        'basis = "sto-3g"\nauxbasis = "cc-pvdz-ri"\nallow_poor_fit = true\noutput = "results"\n'
-        '[[item]]\nmolecule = "h2.xyz"\nproperties = true\n[[item]]\nmolecule = "nh2.xyz"\ntask = '
-        '"properties"\n'
-    )
-    succeed(call("batch", "run", "batch.toml", "--workers", "1", "--threads", "1"))
-    assert dfmp2.read("results/h2.h5").properties is not None
-    spins = dfmp2.read("results/nh2.h5").properties.mulliken_spin_populations
-    assert spins.sum(axis=1) == pytest.approx([1, 1, 1])
-
-
 # --- natural orbitals and cubes -------------------------------------------------------------------
 
 
@@ -365,17 +353,3 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     extent = np.ptp(result.molecule.coordinates, axis=0) + 2 * 6  # bohr
     assert (steps <= 0.3 + 1e-6).all()
     assert values.shape == tuple(np.ceil(extent / 0.3).astype(int) + 1)
-
-
-def test_the_plan_of_properties_is_between_those_of_energy_and_gradient(call):
-    options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json")
-    asked = ((), ("--properties",), ("--gradient",), ("--polarizability",))
-    energy, own, gradient, fields = (succeed(call("plan", *options, *more)).json for more in asked)
-    assert (
-        energy["seconds"]["gradient"]
-        == 0
-        < own["seconds"]["gradient"]
-        < gradient["seconds"]["gradient"]
-    )
-    assert fields["seconds"]["gradient"] > 6 * own["seconds"]["gradient"]
-    assert energy["memory_bytes"]["least"] < own["memory_bytes"]["least"]

@@ -29,7 +29,6 @@ from dfmp2.interop.qcschema import answer, read_request, run
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE
-from dfmp2.scf import stability
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.awkward import (
     BASIS,
@@ -703,21 +702,6 @@ def test_no_number_depends_on_how_work_is_cut(
         near = (1e-7, 2e-6)
         may_differ.append(PRECISION)
     assert different(leaves_of(expected), leaves_of(found), near, may_differ) == []
-
-
-def test_fields_of_a_window_are_those_of_all_fitting_functions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Along an unstable rotation, two functions at a time and the last of five alone."""
-    rng = np.random.default_rng(6)
-    rows = rng.standard_normal((7, 7, 5))
-    b, change = rows + rows.transpose(1, 0, 2), rng.standard_normal((7, 7))
-    monkeypatch.setattr(stability, "CHUNK", 2 * 7**2)
-    window = [b[:3, 3:], b[:3, :3], b[3:, 3:]]
-    potential, exchange = stability._fields(window, change)
-    np.testing.assert_allclose(potential, np.einsum("pqk,qp->k", b, change), rtol=1e-12)
-    expected = np.einsum("pqk,qr,rsk,sp->", b, change, b, change, optimize=True)
-    assert exchange == pytest.approx(expected, rel=1e-12)
 
 
 def test_results_turn_with_the_molecule() -> None:
