@@ -263,8 +263,8 @@ def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
     assert combine([(Part("a", 1.0, 1.0), replace(small, properties=None))]).properties is None
 
 
-def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
-    """dRPA has no spin components, and a double hybrid has the energy of its functional."""
+def test_a_composite_of_drpa_is_a_weighted_sum(unlike):
+    """It has no spin components."""
     small, large, _ = unlike
     plain = weighted(small, large)
     assert plain.rpa_correlation_energy is None and plain.functional_energy is None
@@ -280,21 +280,6 @@ def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
     )
     assert screened.rpa_correlation_energy == pytest.approx(0.04 - 0.48)
     assert screened.correlation_energy == pytest.approx(0.04 - 0.48)
-
-    def functional(run, energy):
-        shape = (*run.reference.mo_energy.shape, run.reference.mo_energy.shape[1])
-        changes = {"exx_total_energy": 0.5 * energy, "mo_coupling": np.full(shape, 0.1 * energy)}
-        reference = replace(run.reference, functional_energy=energy, **changes)
-        return replace(run, reference=reference)
-
-    runs = (functional(small, -1.0), functional(large, -2.0))
-    both = weighted(*runs)
-    assert both.functional_energy == pytest.approx(-0.3 - 1.8)
-    assert both.hf_total_energy == pytest.approx(-0.15 - 0.9)
-    singles = [run.mp2_singles_energy for run in runs]
-    assert max(singles) < -1e-3
-    assert both.mp2_singles_energy == pytest.approx(-0.4 * singles[0] + 1.6 * singles[1])
-    assert weighted(runs[0], large).functional_energy is None
 
 
 def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp_path):

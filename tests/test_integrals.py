@@ -15,6 +15,7 @@ from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap
 from dfmp2.integrals.three_center import Transformation
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
+    ExchangeProducts,
     JKFitting,
     coulomb_exchange_of_b,
     fit_scf_integrals,
@@ -158,6 +159,13 @@ def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(
         fitted.get_jk(density, hermi=0)
 
 
+def test_workers_take_their_part_of_the_mask():
+    mask = np.arange(7) % 3 == 0
+    part = ExchangeProducts(single=True, exact=mask).of_share(2, 5)
+    np.testing.assert_array_equal(part.exact, mask[2:5])
+    assert part.wanted and part.single
+
+
 @pytest.mark.bits
 def test_same_threads_give_the_same_bits(uhf):
     b = fit_scf_integrals(MOLE, AUX, ALL, 2)
@@ -265,6 +273,7 @@ def test_corrected_exchange_has_the_largest_functions_in_float64(
         for c, n in zip(density.mo_coeff, density.mo_occ, strict=True)
     ]
     sums = sum(np.einsum("pmi,pmi->p", x, x) for x in half)
+    np.testing.assert_allclose(fitted._norms, sums, rtol=1e-8)
     chosen = jk.largest(sums, 0.2)
     assert chosen.sum() == round(0.2 * aux.nao) and sums[chosen].min() >= sums[~chosen].max()
     fitted.corrected = True
