@@ -259,15 +259,11 @@ def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
         assert weighted(*runs).gradient is None
     whole = combine([(Part("a", 1.0, 1.0), alone)])
     assert whole.gradient.total_gradient == pytest.approx(small.gradient.total_gradient)
-    assert whole.orbital_basis.name == "sto-3g" and whole.correction is None
-    assert combine([(Part("a", 1.0, 1.0), replace(small, properties=None))]).properties is None
 
 
 def test_a_composite_of_drpa_is_a_weighted_sum(unlike):
     """It has no spin components."""
     small, large, _ = unlike
-    plain = weighted(small, large)
-    assert plain.rpa_correlation_energy is None and plain.functional_energy is None
     screened = weighted(
         *(
             replace(

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +38,7 @@ from dfmp2.scf.rotations import (
     turned_orbitals,
 )
 from dfmp2.scf.stability import examined
-from tests.awkward import MOLECULES, mole_of, slope
+from tests.awkward import CHARGES, MOLECULES, mole_of, slope
 from tests.conftest import Heard
 from tests.cuts import gradient_on_disk
 from tests.recorded import recorded_error, recorded_failure, recorded_warning
@@ -397,23 +397,23 @@ def test_a_response_is_strong_beyond_a_quarter_along_one_rotation(size: float, w
 
 
 @pytest.mark.parametrize(
-    ("charged", "opposite", "same", "most"),
+    ("precision", "opposite", "same", "energy", "allowed"),
     [
-        (False, 1.3, 0.4, 1.3),
-        (False, 0.4, -1.5, 1.5),
-        (False, 0.3, 0.2, 1.0),
-        (True, 1.3, 0.4, 1.3),
+        ("mixed", 1.3, 0.4, -0.4, 1e-9 + 1.3 * 2e-7),
+        ("mixed", 0.4, -1.5, -0.4, 1e-9 + 1.5 * 2e-7),
+        ("mixed", 0.3, 0.2, -0.4, 1e-9 + 2e-7),
+        ("fp64", 1.3, 0.4, -2.5, 2.5e-9),
     ],
 )
 def test_the_certificate_of_a_gradient_by_hand(
-    charged: bool, opposite: float, same: float, most: float
+    precision: str, opposite: float, same: float, energy: float, allowed: float
 ) -> None:
     """Torques about the centre of all positions, over the largest distance from it; grid spheres
-    contribute the opposite. Restricted and in mixed precision, unrestricted and in float64."""
+    contribute the opposite. Restricted in mixed precision, unrestricted in float64."""
     rng = np.random.default_rng(23)
-    molecule = MOLECULES["hypochlorous acid in a field" if charged else "chloramine"]
+    molecule = MOLECULES["hypochlorous acid in a field"]
     on_atoms = rng.standard_normal((molecule.natom, 3))
-    on_charges = rng.standard_normal((3, 3)) if charged else None
+    on_charges = rng.standard_normal((3, 3))
     spheres = np.array([0.3, -0.2, 0.7])
     made = Gradient(
         mp2_total_gradient=on_atoms,
@@ -423,19 +423,14 @@ def test_the_certificate_of_a_gradient_by_hand(
         seconds=0.0,
         point_charge_gradient=on_charges,
     )
-    places, forces = list(molecule.coordinates), list(on_atoms)
-    if charged and molecule.point_charges is not None and on_charges is not None:
-        places += list(molecule.point_charges[:, :3])
-        forces += list(on_charges)
+    places = np.vstack([molecule.coordinates, np.array(CHARGES)[:, :3]])
+    forces = np.vstack([on_atoms, on_charges])
     centre = sum(places) / len(places)
     torque = spheres + sum(
         np.cross(place - centre, force) for place, force in zip(places, forces, strict=True)
     )
     extent = max(1.0, *(float(np.linalg.norm(place - centre)) for place in places))
-    mole, energy, spins = mole_of(molecule), -0.4, 1
-    allowed = 1e-9 + most * 2e-7
-    if charged:
-        energy, spins, allowed = -2.5, 2, 2.5e-9
+    mole, spins = mole_of(molecule), 2 if precision == "fp64" else 1
     density = rng.standard_normal((spins, mole.nao, mole.nao))
     system: Any = SimpleNamespace(mole=mole, molecule=molecule)
     result: Any = SimpleNamespace(
@@ -443,7 +438,7 @@ def test_the_certificate_of_a_gradient_by_hand(
             correlation=Method("custom", "custom", opposite, same, "test"), tolerance=2e-7
         ),
         correlation_energy=energy,
-        precision="fp64" if charged else "mixed",
+        precision=precision,
     )
     sums: Any = SimpleNamespace(three_center=energy + 3e-3, two_center=energy - 5e-3)
     densities: Any = SimpleNamespace(relaxed_density=density)
@@ -473,26 +468,23 @@ def test_the_certificate_of_a_gradient_by_hand(
 def test_a_slope_by_hand(
     xc: str | None, energy_xc: str | None, allowed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four energies of a quartic polynomial give its slope exactly; they are tight, and nothing is
-    examined again. Either functional may jump."""
+    """Four energies of a quartic polynomial give its slope exactly, from a tight SCF. Either
+    functional may jump."""
     molecule, asked = MOLECULES["chloramine"], []
     direction = certificate.check_direction(molecule)  # moves every atom
     assert np.linalg.norm(direction, axis=1).min() > 0.05
     gradient = np.random.default_rng(2).standard_normal((molecule.natom, 3))
 
     def energy(moved: Any, options: Any, **how: Any) -> Any:
-        asked.append((options, how["start"], how["doubt_units"]))
+        asked.append((options.scf_conv_tol, how["start"], how["doubt_units"]))
         step = moved.coordinates - molecule.coordinates
         s = float(np.vdot(step, direction))
         np.testing.assert_allclose(step, s * direction, atol=1e-13)
         return SimpleNamespace(total_energy=-0.3 * s + 20 * s**2 - 50 * s**3 + 300 * s**4)
 
     monkeypatch.setattr(certificate, "mp2_energy", energy)
-    wishes = {"check": True, "certify_fit": True, "stability": "full", "precision": "mixed"}
     tolerance = 1e-8 if xc is None else 1e-14
-    options = make_options(
-        basis="sto-3g", scf_starts=2, scf_from="x.h5", scf_conv_tol=tolerance, **wishes
-    )
+    options = make_options(basis="sto-3g", scf_conv_tol=tolerance)
     proof: Any = GradientCertificate(0.0, 0.0, 1e-9, 0.0, 1e-11, 1e-6)
     reference: Any = SimpleNamespace(xc=xc, energy_xc=energy_xc, as_start=lambda origin: "there")
     found = certificate.with_slope(
@@ -501,7 +493,4 @@ def test_a_slope_by_hand(
     assert found.numerical_slope == pytest.approx(-0.3, rel=1e-9)
     assert found.analytic_slope == float(np.vdot(gradient, direction))
     assert found.allowed_slope == allowed
-    beside = {"check": False, "certify_fit": False, "stability": "off", "precision": "fp64"}
-    beside |= {"guess": "atoms", "scf_from": None, "scf_starts": 1}
-    tight = replace(options, scf_conv_tol=min(tolerance, 1e-12), **beside)
-    assert asked == [(tight, "there", False)] * 4
+    assert asked == [(min(tolerance, 1e-12), "there", False)] * 4

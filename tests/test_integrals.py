@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from pyscf import df, gto, lib, scf
 
-from dfmp2.errors import NumericalError
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.integrals import screening, three_center
-from dfmp2.integrals.four_center import pair_diagonals
 from dfmp2.integrals.metric import factorise, fit
-from dfmp2.integrals.screening import every_pair, schwarz_bounds, significant
-from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap
+from dfmp2.integrals.screening import every_pair, schwarz_bounds
+from dfmp2.integrals.spaces import ActiveSpace, active_space, homo_lumo_gap
 from dfmp2.integrals.three_center import Transformation
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
@@ -187,25 +186,6 @@ def largest_diagonals(mole):
     return np.maximum.reduceat(np.maximum.reduceat(diagonals, begins), begins, axis=1)
 
 
-def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
-    """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest value of a shell pair decides
-    for all of it."""
-    mole = gto.M(atom=[("He", (0, 0, 1.1 * n)) for n in range(9)], basis="cc-pvdz", verbose=0)
-    shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
-    expected = largest_diagonals(mole)[np.ix_(shell, shell)][np.tril_indices(mole.nao)]
-    assert ((expected > 1e-12) & (expected < 1e-10)).sum() > 10 and (expected < 1e-12).sum() > 100
-    np.testing.assert_array_equal(significant(mole), expected >= 1e-12)
-
-
-def test_diagonals_of_selected_pairs_are_those_of_pyscf():
-    """Of shells with several functions and contractions, on whichever side; 0 elsewhere."""
-    wanted = np.random.default_rng(2).random((MOLE.nbas, MOLE.nbas)) < 0.4
-    shell = np.repeat(np.arange(MOLE.nbas), np.diff(MOLE.ao_loc_nr()))
-    expected = np.einsum("mnmn->mn", MOLE.intor("int2e")) * wanted[np.ix_(shell, shell)]
-    np.testing.assert_allclose(pair_diagonals(MOLE, wanted), expected, rtol=1e-12, atol=1e-15)
-    assert not pair_diagonals(MOLE, np.zeros_like(wanted)).any()
-
-
 @pytest.mark.parametrize(("waters", "complete"), [(1, True), (9, False)])
 def test_pairs_are_counted_as_they_are_listed(waters: int, complete: bool) -> None:
     """In a row of waters and a distant ion, in Cartesian functions."""
@@ -369,9 +349,6 @@ def test_gathering_once_changes_no_bit(cluster, monkeypatch):
     images = [ResponseMatrices(one, spins, single=True)(turned, 1.0) for one in (each_time, once)]
     for left, right in zip(*images, strict=True):
         np.testing.assert_array_equal(right, left)
-    once.single = False  # B is made in float64
-    each_time.single = False
-    np.testing.assert_array_equal(once.matrices(occupied), each_time.matrices(occupied))
     once.stop_gathering()
     assert once.rectangles() is None
 
@@ -415,6 +392,20 @@ def test_every_block_is_transformed(spaces, threads, monkeypatch):
         packed = np.ascontiguousarray(full[:, *np.tril_indices(NAO)])
         for part, s in zip(transform(packed), spaces, strict=True):
             np.testing.assert_allclose(part, s.c_occ.T @ full @ s.c_vir, atol=1e-12)
+
+
+def test_the_active_space_is_cut_by_orbital_energy():
+    """Orbitals in any order; at least one virtual orbital is left."""
+    coeff, energy = np.arange(36.0).reshape(6, 6), np.array([-20.0, 0.7, -0.5, 0.2, -1.0, 3.0])
+    occ = np.array([2.0, 0.0, 2.0, 0.0, 2.0, 0.0])
+    space = active_space(coeff, energy, occ, 1, 1)
+    assert space.eps_occ.tolist() == [-1.0, -0.5] and space.eps_vir.tolist() == [0.2, 0.7]
+    np.testing.assert_array_equal(space.c_occ, coeff[:, [4, 2]])
+    np.testing.assert_array_equal(space.c_vir, coeff[:, [3, 1]])
+    assert active_space(coeff, energy, occ, 0, 2).eps_vir.tolist() == [0.2]
+    for occupied, frozen_virtual in ((occ, 3), (np.full(6, 2.0), 0)):
+        with pytest.raises(InputError):
+            active_space(coeff, energy, occupied, 0, frozen_virtual)
 
 
 def test_the_gap_is_that_of_spins_with_occupied_and_virtual_orbitals():

@@ -59,19 +59,6 @@ def test_relaxed_densities_are_as_symmetric_as_those_of_the_reference() -> None:
     assert occupations[-1] > -1e-3 and occupations[0] < 2.001
 
 
-def test_moments_of_a_broken_symmetry_do_not_depend_on_the_convergence_of_the_scf() -> None:
-    """CH, whose UHF solution has a dipole moment across the axis, turned in any direction."""
-    molecule = Molecule(("C", "H"), [[0, 0, 0], [0.6, 0, 2.1]]).with_state(0, 2)
-    axis = molecule.coordinates[1] / np.linalg.norm(molecule.coordinates[1])
-    across = []
-    for tolerance in (1e-9, 1e-13):
-        options = make_options(basis="6-31g", threads=1, precision="fp64", scf_conv_tol=tolerance)
-        own = mp2_properties(molecule, options, listener=Silent()).properties
-        assert np.linalg.norm(np.cross(own.scf_dipole, axis)) > 0.03
-        across.append(np.linalg.norm(np.cross(own.relaxed_dipole, axis)))
-    assert across[0] == pytest.approx(across[1], abs=2e-5)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_them(name):
     molecule, special = CASES[name]
@@ -154,12 +141,7 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
 
     molecule, field = WATER.with_state(1, 2), 0.001
     options = make_options(**SMALL | EXACT | FOUR_CENTRE, frozen_core="1", polarizability=True)
-    heard = Heard()
-    result = mp2_properties(molecule, options, listener=heard)
-    fields = [text for text in heard.stages if "polarizability: field" in text]
-    assert fields == [
-        f"polarizability: field of {sign}0.001 along {axis}" for axis in "xyz" for sign in "+-"
-    ]
+    result = mp2_properties(molecule, options, listener=Silent())
     found, system = result.polarizability, resolve(molecule, set_up_run(options, "test"), Silent())
     mole, fitting = system.mole, fitting_data(molecule, system.mp2_fitting)
     occupied = result.reference.mo_coeff * result.reference.mo_occ[:, None]
@@ -188,7 +170,6 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
         and found.dipole_difference < 1e-6
     )
     assert dfmp2.derive(result, frozen_core=2, listener=Silent()).polarizability is None
-    assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
 
 
 def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
