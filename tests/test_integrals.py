@@ -8,6 +8,7 @@ from pyscf import df, gto, lib, scf
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.integrals import screening, three_center
+from dfmp2.integrals.four_center import pair_diagonals
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, schwarz_bounds
 from dfmp2.integrals.spaces import ActiveSpace, active_space, homo_lumo_gap
@@ -184,6 +185,15 @@ def largest_diagonals(mole):
     diagonals = np.sqrt(np.einsum("mnmn->mn", mole.intor("int2e")))
     begins = mole.ao_loc_nr()[:-1]
     return np.maximum.reduceat(np.maximum.reduceat(diagonals, begins), begins, axis=1)
+
+
+def test_diagonals_of_selected_pairs_are_those_of_pyscf():
+    """Of shells with several functions and contractions, on whichever side; 0 elsewhere."""
+    wanted = np.random.default_rng(2).random((MOLE.nbas, MOLE.nbas)) < 0.4
+    shell = np.repeat(np.arange(MOLE.nbas), np.diff(MOLE.ao_loc_nr()))
+    expected = np.einsum("mnmn->mn", MOLE.intor("int2e")) * wanted[np.ix_(shell, shell)]
+    np.testing.assert_allclose(pair_diagonals(MOLE, wanted), expected, rtol=1e-12, atol=1e-15)
+    assert not pair_diagonals(MOLE, np.zeros_like(wanted)).any()
 
 
 @pytest.mark.parametrize(("waters", "complete"), [(1, True), (9, False)])
