@@ -18,10 +18,6 @@ from dfmp2.host.scratch import Room, Space
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.dispersion import dispersion_energy
-from dfmp2.options import make_options
-from dfmp2.options.methods import method_names
-from dfmp2.planning.plan import foresee
-from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.validation.psi4 import find_psi4, run_psi4
@@ -64,19 +60,6 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
     stem = row.name.removesuffix("-d3bj").removesuffix("-d4").replace("pbepbe", "pbe")
     for parameters in filter(None, (row.d3bj, row.d4)):
         assert parameters.removesuffix("_2013").replace("_", "") == stem.replace("-", "")
-
-
-def test_methods_lists_every_row_with_its_source(call: Runner) -> None:
-    shown, rows = succeed(call("methods")).out, succeed(call("methods", "--json")).json
-    text = " ".join(shown.split())
-    for name, row in table().items():
-        assert row.doi in text and row.title in text
-        if row.unavailable:
-            assert name not in rows
-        else:
-            assert rows[name]["opposite_spin"] == row.opposite_spin
-            assert rows[name]["checked"] == row.checked
-    assert set(table()) & set(rows) == set(method_names()) & set(table())
 
 
 # --- energies of other programs -------------------------------------------------------------------
@@ -306,22 +289,6 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     assert found.total_energy == pytest.approx(total, abs=2e-8)
 
 
-def test_a_double_hybrid_of_ones_own() -> None:
-    """B2PLYP's functional and factors given by hand; changing a factor scales only its
-    component."""
-    given = {**SMALL, "basis": "sto-3g"}
-    named = dfmp2.run(CATION, method="b2plyp", **given)
-    by_hand = {"method": "custom-dh", "xc": "0.53*HF+0.47*B88,0.73*LYP"}
-    own = dfmp2.run(CATION, **by_hand, os_scale=0.27, ss_scale=0.27, **given)
-    assert own.total_energy == pytest.approx(named.total_energy, abs=1e-10)
-    assert (own.method, named.method) == ("custom-dh", "b2plyp")
-    more = dfmp2.run(CATION, method="b2plyp", os_scale=0.5, **given)
-    assert more.method == "custom-dh"
-    expected = named.total_energy + 0.23 * named.components[1]
-    assert more.total_energy == pytest.approx(expected, abs=1e-9)
-    assert dfmp2.derive(own, os_scale=0.5).total_energy == pytest.approx(expected, abs=1e-9)
-
-
 # --- dispersion -----------------------------------------------------------------------------------
 
 ARGON = Molecule(
@@ -393,18 +360,6 @@ def test_long_range_integrals_on_disk_have_the_bits_of_those_in_memory(tmp_path:
     in_memory = resident.builder(mole).get_jk(density, omega=0.25)
     for first, second in zip(on_disk, in_memory, strict=True):
         assert np.array_equal(first, second)
-
-
-def test_the_plan_counts_the_integrals_of_both_operators() -> None:
-    plain, separated = (
-        foresee(CROOKED, make_options(**SMALL, method=method), Silent(), calibrate=False).plan
-        for method in ("b2plyp", "wb2plyp")
-    )
-    fitted = plain.work.naux_scf * plain.work.kept_pairs * 8
-    assert separated.memory.scf_disk == 2 * plain.memory.scf_disk == 2 * fitted
-    assert separated.memory.scf_in_core == plain.memory.scf_in_core + fitted
-    assert separated.work.flops()["exchange"] == 2 * plain.work.flops()["exchange"]
-    assert separated.work.integrals()["scf"] == 2 * plain.work.integrals()["scf"]
 
 
 # --- every front end ------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output.text import report
-from tests.awkward import mole_of, semicanonical, singles_energies, spin_energies
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
 WATER = Molecule(
@@ -85,29 +84,6 @@ def test_every_method_has_its_published_factors_and_a_run_uses_them() -> None:
         expected = opposite * found.components[1] + same * found.components[0]
         assert found.correlation_energy == pytest.approx(expected, abs=1e-14)
         assert found.total_energy == found.scf_total_energy + found.correlation_energy
-
-
-def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
-    """With frozen orbitals; against PySCF's ROHF and explicit sums over spin orbitals."""
-    mf, couplings = semicanonical(scf.ROHF(mole_of(RADICAL)).run(conv_tol=1e-13))
-    singles = sum(singles_energies(mf, couplings, 1, 2))
-    doubles = spin_energies(mf, 1, 2, "cc-pvdz-ri")
-    settings = {**EXACT, "scf": "conventional", "reference": "rohf", "frozen_virtual": 2}
-    ours = dfmp2.run(RADICAL, **settings, frozen_core="1")
-    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
-    assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-9)
-    assert ours.components == pytest.approx(doubles, abs=1e-9)
-    assert ours.mp2_correlation_energy == pytest.approx(singles + sum(doubles), abs=1e-9)
-    assert ours.reference.spin_square == 0.75
-    scaled = dfmp2.derive(ours, method="scs-mp2")
-    parts = (
-        1.2 * ours.mp2_opposite_spin_correlation_energy + ours.mp2_same_spin_correlation_energy / 3
-    )
-    # Never scaled
-    assert scaled.correlation_energy == pytest.approx(parts + ours.mp2_singles_energy, abs=1e-14)
-    more = dfmp2.derive(ours, frozen_core=2)
-    again = dfmp2.run(RADICAL, **settings, frozen_core="2")
-    assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)
 
 
 ASKED: dict[str, Any] = {

@@ -3,12 +3,10 @@ the same set from a library, in fragments and files, and refusals."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import basis_set_exchange
-import numpy as np
 import pytest
 from pyscf import gto
 from pyscf.mp import dfmp2_native, dfump2_native
@@ -223,16 +221,3 @@ def test_psi4_computes_the_same_with_a_set_for_each_element() -> None:
     result = dfmp2.run(molecule(WATER), "6-31g**,O=cc-pvdz", **TIGHT)
     comparison = recompute(result, 1e-6, 1, Listener(), program="psi4")
     assert comparison.largest_difference < 1e-6
-
-
-def test_a_gradient_with_sets_of_atoms_is_the_slope_of_the_energy() -> None:
-    basis, step = "sto-3g,3=6-31g", 1e-3
-    found = dfmp2.gradient(molecule(WATER), basis, **TIGHT).gradient
-    energies = []
-    for sign in (1, -1):
-        moved = molecule(WATER)
-        places = np.array(moved.coordinates)
-        places[2, 1] += sign * step
-        moved = replace(moved, coordinates=places)
-        energies.append(dfmp2.run(moved, basis, **TIGHT).total_energy)
-    assert found[2, 1] == pytest.approx((energies[0] - energies[1]) / (2 * step), abs=2e-6)

@@ -1,15 +1,12 @@
-"""What is the same by every route of a calculation: its warnings, its numbers, and whatever a
-function is given that it has no right to change."""
+"""What is the same by every route of a calculation: its warnings and its numbers."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +26,8 @@ from dfmp2.interop.qcschema import answer, read_request, run
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE
-from dfmp2.scf import stability
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.awkward import (
-    BASIS,
     CHARGES,
     EXACT,
     MOLECULES,
@@ -50,9 +45,6 @@ from tests.here import HereSlot
 from tests.sessions import leaves
 from tests.test_disk import set_variant
 from tests.test_energy_shards import HerePool, flags, pooled
-
-ROOMS = ("backends", "gradients", "integrals", "mp2", "scf")
-
 
 # --- warnings -------------------------------------------------------------------------------------
 
@@ -705,21 +697,6 @@ def test_no_number_depends_on_how_work_is_cut(
     assert different(leaves_of(expected), leaves_of(found), near, may_differ) == []
 
 
-def test_fields_of_a_window_are_those_of_all_fitting_functions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Along an unstable rotation, two functions at a time and the last of five alone."""
-    rng = np.random.default_rng(6)
-    rows = rng.standard_normal((7, 7, 5))
-    b, change = rows + rows.transpose(1, 0, 2), rng.standard_normal((7, 7))
-    monkeypatch.setattr(stability, "CHUNK", 2 * 7**2)
-    window = [b[:3, 3:], b[:3, :3], b[3:, 3:]]
-    potential, exchange = stability._fields(window, change)
-    np.testing.assert_allclose(potential, np.einsum("pqk,qp->k", b, change), rtol=1e-12)
-    expected = np.einsum("pqk,qr,rsk,sp->", b, change, b, change, optimize=True)
-    assert exchange == pytest.approx(expected, rel=1e-12)
-
-
 def test_results_turn_with_the_molecule() -> None:
     """Atoms and charges turned, moved and in another order at once."""
     turn, shift = Rotation.from_rotvec([0.4, -1.1, 2.0]).as_matrix(), np.array([3.0, -7.0, 11.0])
@@ -747,73 +724,3 @@ def test_results_turn_with_the_molecule() -> None:
         )
     for name, (turned, before) in pairs.items():
         np.testing.assert_allclose(turned, before, atol=1e-7, err_msg=name)
-
-
-# --- arguments ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def changes_noted(noted: set[str]) -> Iterator[None]:
-    """Note each function of ROOMS that changes an array among its arguments."""
-    package = Path(dfmp2.__file__).parent
-    folders = tuple(f"{package / room}/" for room in ROOMS)
-    before: dict[Any, list[tuple[str, Any, Any]]] = {}
-
-    def arrays(value: Any, depth: int = 0) -> Iterator[Any]:
-        if isinstance(value, np.ndarray):
-            if value.dtype.kind in "fiu" and value.size < 10**5:
-                yield value
-        elif depth < 3 and isinstance(value, list | tuple):
-            for item in value:
-                yield from arrays(item, depth + 1)
-        elif depth < 3 and is_dataclass(value):
-            for field in fields(value):
-                yield from arrays(getattr(value, field.name, None), depth + 1)
-
-    def profile(frame: Any, event: str, _: Any) -> None:
-        code = frame.f_code
-        if not code.co_filename.startswith(folders):
-            return
-        if event == "call":
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            before[frame] = [
-                (name, one, one.copy())
-                for name in names
-                if name not in ("self", "out")
-                for one in arrays(frame.f_locals[name])
-            ]
-        elif event == "return":
-            for name, array, copy in before.pop(frame, ()):
-                if not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f"):
-                    noted.add(f"{Path(code.co_filename).stem}.{code.co_qualname}: {name}")
-
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
-WRITERS = {  # which say so
-    "correlation._SpinPart.add: total",
-    "correlation.correlation_part: amplitudes",
-    "jk.accumulated: how",
-    "jk.coulomb_exchange_of_b: how",
-    "jk.fit_columns: b",
-    "mean_field._subtract: total",
-    "metric.InverseMetric._multiply: rows",
-    "metric.InverseMetric.apply: rows",
-    "metric.InverseMetric.unfit: rows",
-    "metric._fitted: raw",
-    "metric.factorise: metric",
-    "pairs._place: matrices",
-}
-
-
-def test_functions_change_only_those_arguments_that_they_say() -> None:
-    """In a gradient of an open shell."""
-    noted = set[str]()
-    options = {**BASIS, "threads": 1, "allow_poor_fit": True, "frozen_core": "auto"}
-    with changes_noted(noted):
-        dfmp2.gradient(MOLECULES["methylene"], **options, listener=Heard())
-    assert noted == WRITERS
