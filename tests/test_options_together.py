@@ -19,7 +19,6 @@ from dfmp2.options.basis_parts import (
     read_basis_file,
 )
 from dfmp2.options.calculation import make_options
-from dfmp2.options.methods import METHODS
 from tests.recorded import recorded_error
 
 BASIS = {"basis": "cc-pvdz"}
@@ -72,13 +71,6 @@ def test_values_at_their_bounds_are_taken_and_beyond_refused(name: str) -> None:
     for value in bad:
         with pytest.raises(InputError):
             Options(**{**BASIS, name: value})
-
-
-def test_a_method_adds_its_scaled_spin_components() -> None:
-    for name, method in METHODS.items():
-        if method.kind == "pairs" and not method.regularised and not method.double_hybrid:
-            expected = method.opposite_spin * -0.3 + method.same_spin * -0.1
-            assert method.apply(-0.3, -0.1) == pytest.approx(expected, rel=1e-14), name
 
 
 OF_THE_WAY = {  # options that make no energies of another method
