@@ -244,11 +244,6 @@ class Finished:
         return "going on from " in self.err
 
     @property
-    def was_complete(self) -> bool:
-        """Whether it said that its result is complete already."""
-        return "is complete: nothing is computed" in self.err
-
-    @property
     def iterated(self) -> bool:
         """Whether it showed the first iteration of an SCF."""
         return "SCF   1" in self.err

@@ -16,7 +16,8 @@ that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede
 `page FILE [N]` prints (the first N) rows and marks of the page of a result, `datasets FILE` the
 datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long. Before a command
 or `cat`, `whole` keeps what else is left out because it differs between hosts: sizes of memory,
-predicted times, the columns of a table; `whole(VALUE)` does so in Python.
+predicted times, the columns of a table; `whole(VALUE)` does so in Python. `each(FUNCTION, *ROWS)`
+shows a line for each call of a function, with what it is or raises.
 
 `python -m tests.sessions [NAME...]` runs sessions and writes their files anew, to be read as a
 diff: each changed number needs a reason.
@@ -34,8 +35,9 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -296,6 +298,31 @@ def of_command(words: list[str]) -> list[str]:
     return lines
 
 
+class Lines(list[str]):
+    """Lines of a session, shown as they are."""
+
+
+def each(function: Callable[..., Any], *rows: Any) -> Lines:
+    """What a function gives or raises for each row of arguments: one, a tuple, a dictionary of
+    keywords, or a tuple that ends with one."""
+    lines = Lines()
+    for row in rows:
+        given = list(row) if isinstance(row, tuple) else [row]
+        named: dict[str, Any] = {}
+        if isinstance(given[-1], dict):
+            named = given.pop()
+        try:
+            lines.append(masked(str(_plain(function(*given, **named)))))
+        except Exception as error:  # noqa: BLE001 - what a caller would see
+            lines.append(raised(error))
+    return lines
+
+
+def raised(error: Exception) -> str:
+    """An error as a line."""
+    return f"{type(error).__name__}: {masked(str(error))}"
+
+
 def of_expression(code: str, names: dict[str, Any]) -> list[str]:
     """The value of the last expression of a line of Python, what its statements printed, and
     warnings."""
@@ -305,11 +332,13 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
         try:
             value = _value(code, names)
         except Exception as error:  # noqa: BLE001 - what a caller would see
-            return [f"{type(error).__name__}: {masked(str(error))}"]
+            return [raised(error)]
     lines = of_text(out.getvalue())
     ours = [one for one in warned if one.filename == SESSION]  # not those of other libraries
     lines += dict.fromkeys(masked(f"warning: {one.message}") for one in ours)
-    if isinstance(value, dict | list | tuple):
+    if isinstance(value, Lines):
+        lines += value
+    elif isinstance(value, dict | list | tuple):
         lines += [here(f"{path} {rounded(item)}") for path, item in leaves(_plain(value))]
     elif value is not None:
         lines += of_text(str(_plain(value)))
@@ -370,6 +399,7 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
     prints now."""
     names: dict[str, Any] = {"dfmp2": dfmp2, "np": np, "os": os, "shutil": shutil, "Path": Path}
     names["whole"] = lambda value: whole(str(_plain(value)))
+    names |= {"each": each, "partial": partial}
     for head, below in steps(text):
         now = below
         if head.startswith("file "):

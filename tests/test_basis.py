@@ -268,16 +268,6 @@ def pair(role, symbol, basis, fitting=None):
     return orbital.elements[symbol], found.elements[symbol]
 
 
-def mole_of(atoms, *elements):
-    return gto.M(
-        atom=atoms,
-        basis={e.symbol: to_pyscf(e) for e in elements},
-        spin=None,
-        unit="Bohr",
-        verbose=0,
-    )
-
-
 @pytest.mark.parametrize(
     ("symbol", "basis"), [("H", "cc-pvdz"), ("C", "6-31g*"), ("Ti", "sto-3g"), ("I", "def2-svp")]
 )
@@ -286,7 +276,7 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
     """Radial integrals, compared with all integrals from PySCF and einsum."""
     orbital, fitting = pair(role, symbol, basis)
     mole = make_mole(symbol, BasisSet("orbital", basis, {symbol: orbital}))
-    auxmole = mole_of(symbol, fitting)
+    auxmole = make_mole(symbol, BasisSet(role, basis, {symbol: fitting}))
     mf = AtomSphAverageRHF(mole)
     mf.kernel()
     occupied, weights = mf.mo_coeff[:, mf.mo_occ > 0], mf.mo_occ[mf.mo_occ > 0] / 2
@@ -380,7 +370,8 @@ def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> Non
 def test_a_mean_field_with_a_poor_set_is_refused():
     bromine, _ = pair("jk", "Br", "cc-pvdz", "cc-pvdz-jkfit")
     hydrogen, _ = pair("jk", "H", "cc-pvdz")
-    mole = mole_of([("Br", (0, 0, 0)), ("H", (0, 0, 2.6645))], bromine, hydrogen)
+    basis = BasisSet("orbital", "cc-pvdz", {"Br": bromine, "H": hydrogen})
+    mole = make_mole([("Br", (0, 0, 0)), ("H", (0, 0, 1.41))], basis)
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-9, max_cycle=100)
     with recorded_error(NumericalError):
         dfmp2.from_mean_field(mf, "cc-pvdz-ri")

@@ -21,7 +21,6 @@ from dfmp2.host.resources import cores
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.options import Options
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
-from tests.recorded import recorded_failure
 
 STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
 
@@ -107,12 +106,10 @@ def test_precision(json_of: Any) -> None:
         assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
 
 
-def test_tolerance(call: Runner, json_of: Any) -> None:
+def test_tolerance(json_of: Any) -> None:
     repeated = json_of("h2o.xyz", *STO3G, "--tolerance", "1e-14")
     assert repeated["precision"] == "fp64" and repeated["precision_certificate"]["repeated_in_fp64"]
     assert repeated["precision_certificate"]["tolerance"] == 1e-14
-    refused = call("run", "h2o.xyz", *STO3G, "--tolerance", "1e-14", "--precision", "mixed")
-    recorded_failure(refused, 5)
 
 
 def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

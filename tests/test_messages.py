@@ -34,7 +34,7 @@ from dfmp2.molecule import mole
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Check
-from dfmp2.options import Options, make_options
+from dfmp2.options import Options
 from dfmp2.output.checkpoint import checkpoint_of
 from dfmp2.planning.memory import VARIES, memory_plan
 from dfmp2.planning.plan import workload_sizes
@@ -45,7 +45,6 @@ from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.task import Numbers, Step, Task
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import MOLECULES
-from tests.recorded import recorded_error
 
 
 def geometry(text):
@@ -133,8 +132,6 @@ def test_ways_out_are_whole_sentences() -> None:
 def test_no_option_of_ours_is_foreign() -> None:
     for name in Options.__slots__:
         assert not way_out_of_option(name)
-    with recorded_error(InputError):
-        make_options(basis="sto-3g", frozen_cor=1)
 
 
 # --- the words of each front end ------------------------------------------------------------------

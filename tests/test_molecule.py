@@ -7,7 +7,6 @@ elements-and-cores.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +18,6 @@ from dfmp2.units import (
     BOHR_PER_ANGSTROM,
 )
 from tests.recorded import recorded_error
-
-WATER = [[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]  # bohr
-
-
-def water(**changes: Any) -> Molecule:
-    return Molecule(**{"symbols": ("O", "H", "H"), "coordinates": np.array(WATER), **changes})
 
 
 def test_nuclear_repulsion_over_several_blocks() -> None:

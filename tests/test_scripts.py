@@ -19,14 +19,6 @@ SCRIPTS = ROOT / "scripts"
 SHELL = ("run_xla_tests", "install_for_tests")
 
 
-def shell(name, *arguments, cwd=ROOT):
-    environment = {**os.environ, "PYTHON": sys.executable}
-    return subprocess.run(
-        ["bash", str(SCRIPTS / f"{name}.sh"), *arguments], cwd=cwd, env=environment, capture_output=True, text=True,
-        timeout=PATIENCE,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name", [*SHELL, "neuron_host"])
 def test_shell_scripts_are_sound(name):
     path = SCRIPTS / f"{name}.sh"
@@ -40,18 +32,21 @@ def test_shell_scripts_are_sound(name):
 
 @pytest.mark.parametrize("name", SHELL)
 def test_a_dry_run_shows_commands_that_exist_and_leaves_nothing(name, tmp_path):
-    done = shell(name, "--dry-run", cwd=tmp_path)
+    done = subprocess.run(
+        ["bash", SCRIPTS / f"{name}.sh", "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     assert done.returncode == 0, done.stderr
-    check_files(done.stderr + done.stdout, some=name != "install_for_tests")
-    assert list(tmp_path.iterdir()) == []
-
-
-def check_files(shown, *, some):
-    """Every file of the repository that is named exists."""
+    shown = done.stderr + done.stdout
     files = re.findall(r"(?:scripts|tests|inputs)/[\w./-]+\.(?:py|sh|xyz)", shown)
-    assert files or not some
+    assert files or name == "install_for_tests"
     for file in files:
         assert (ROOT / file).is_file(), file
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["cpu", "simulator", "hardware"])
