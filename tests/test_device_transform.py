@@ -9,15 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from pyscf import gto
 
 from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedOperand, UntransformedTensor
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.integrals import three_center
-from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
-from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
@@ -26,7 +22,6 @@ from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.planning import memory, plan, time
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.jk import fit_columns
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.catalogue import predict_transform
@@ -136,29 +131,6 @@ def test_both_spins_share_their_programs_whatever_their_virtual_orbitals(launche
         )
     assert len(seen) <= 6
     assert seen == set(programs((Shape(9, 120, 20), Shape(3, 130, 20)), "trn1", 150))
-
-
-def test_rows_of_b_are_those_that_the_host_fits():
-    mole, auxmole = (
-        gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6; H 0.9 0 -0.3", basis=basis, verbose=0)
-        for basis in ("cc-pvdz", "cc-pvdz-ri")
-    )
-    c = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, mole.nao)))[0]
-    space = ActiveSpace(c[:, :4], c[:, 4:], np.zeros(4), np.zeros(mole.nao - 4))
-    metric = three_center.coulomb_metric(auxmole)
-    values, vectors = np.linalg.eigh(metric)
-    cut = vectors[:, 5:] / np.sqrt(values[5:])
-    for factor in (factorise(metric), MetricFactor(cut, False, 1.0 / EIGENVALUE_CUT, 5)):
-        raw = [
-            (p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)
-        ]
-        a = np.concatenate([block for _, _, block in raw])
-        a = fit_columns(a, factor, [a.shape[1]], 1)
-        tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
-        blocks = three_center.transformed_blocks(raw, [space], 1)
-        (b,) = fit(blocks, factor, [(space.nocc, space.nvir)], auxmole.nao, 1)
-        assert tensor.shape == b.shape
-        np.testing.assert_allclose(tensor.rows([3, 1]), b[[3, 1]], rtol=0, atol=1e-12)
 
 
 def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
