@@ -339,19 +339,18 @@ def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
 
 
-def energies_of(settings, t, some_occ, occ, vir):
+def energies_of(executor, t, some_occ, occ, vir):
     """e_ij (i of some_occ, j) by `mp2_energy`; t (ic*nvir, nocc*nvir)."""
     rows = equal_parts(vir.size, 128)
     neg = np.broadcast_to(
         -(some_occ[:, None] + occ).ravel(), (rows, some_occ.size * occ.size)
     ).copy()
     given = {"t": t, "eu": vir[:, None] + vir, "neg": neg, "identity": np.eye(rows)}
-    out = launch(settings, "products", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)
+    out = launch(executor, "products", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)
     return out.sum(axis=0, dtype=np.float64)
 
 
-def launch(settings, module, kernel, **arguments):
-    executor = InterpreterExecutor(settings)
+def launch(executor, module, kernel, **arguments):
     given = {
         name: executor.upload(v) if isinstance(v, np.ndarray) else v
         for name, v in arguments.items()

@@ -53,21 +53,17 @@ def counted(shape, monkeypatch):
     """Tiles of the pair step of one spin on a card, and (rows, columns, contracted) of its products;
     nothing is computed."""
     nocc, nvir, naux = shape
-    card, products = backend(), []
+    card = backend()
     card._fused = True
-
-    def product(left, right, rows, columns):
-        (i, end), (j, stop) = rows, columns
-        products.append(((stop - j) * nvir, (end - i) * nvir, naux))
-        return Mock()
-
-    card._product = product
+    card._product = Mock()
     monkeypatch.setattr(fused, "add_pair_sums", Mock())
     b = torch.zeros(1, dtype=torch.float64).expand(shape)
     operand = TorchOperand(b, np.zeros(nocc), np.zeros(nvir), "fp64", space=object())
     tiles = tiling.triangle(nocc, card.limits, nvir * naux)
     for tile in tiles:
         card._sums(operand, operand, tile)
+    blocks = [call.args[2:] for call in card._product.call_args_list]
+    products = [((stop - j) * nvir, (end - i) * nvir, naux) for (i, end), (j, stop) in blocks]
     return tiles, products
 
 
