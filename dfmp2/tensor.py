@@ -364,10 +364,13 @@ def _device(function: str, backend: str, there: Mapping[str, Tensors]) -> Tensor
     """The device of a call: that of the operands in `there`, else that of the backend."""
     name = registry.known(backend)
     if not there:
-        key = (name, *map(os.environ.get, (*registry.VARIABLES, "NEURON_PLATFORM_TARGET_OVERRIDE")))
-        if key not in _DEVICES:
-            _DEVICES[key] = registry.select_backend(name, "auto", usable_cores())[0].tensors()
-        return _DEVICES[key]
+        asked = _selection(name)
+        if asked not in _DEVICES:
+            opened = registry.select_backend(name, "auto", usable_cores())[0].tensors()
+            _DEVICES[asked] = opened
+            # A lane of Trainium sets these variables: the next call must find the same device
+            _DEVICES[_selection(name)] = opened
+        return _DEVICES[asked]
     device = next(iter(there.values()))
     if any(one is not device or name not in ("auto", one.backend.name) for one in there.values()):
         where = ", ".join(f"{x} is on {one.backend.name}" for x, one in there.items())
@@ -376,6 +379,12 @@ def _device(function: str, backend: str, there: Mapping[str, Tensors]) -> Tensor
             "to_device"
         )
     return device
+
+
+def _selection(name: str) -> tuple[str | None, ...]:
+    """A name and the variables that decide which device it opens."""
+    variables = (*registry.VARIABLES, "NEURON_PLATFORM_TARGET_OVERRIDE")
+    return (name, *map(os.environ.get, variables))
 
 
 def _dtype(function: str, operands: Mapping[str, Any], device: Tensors) -> str:

@@ -58,6 +58,45 @@ PRODUCT = (
 )
 ACT = "nisa.activation(dst=r, op=nl.{op}, data=s{more})"
 ALLOWED = (  # sentence, statements, result, targets
+    (
+        "nc_transpose: on the Tensor Engine into PSUM",
+        "w = psum((64, 128))\n"
+        "nisa.nc_transpose(dst=w, data=s)\n"
+        "nisa.tensor_copy(dst=r[0:64, :], src=w[:, 0:64])\n"
+        "nisa.tensor_copy(dst=r[64:128, :], src=w[:, 64:128])",
+        lambda a, b: np.concatenate([a.T[:, :64], a.T[:, 64:]]),
+        BOTH,
+    ),
+    (
+        "nc_transpose: of 32 x 32 on the Vector Engine into SBUF",
+        "nisa.tensor_copy(dst=r, src=s)\nnisa.nc_transpose(dst=r[0:32, 0:32], data=s[0:32, 0:32])",
+        lambda a, b: np.block([[a[:32, :32].T, a[:32, 32:]], [a[32:]]]),
+        BOTH,
+    ),
+    (
+        "nc_matmul: dst in another bank of PSUM",
+        "w = psum((64, 1024))\n"
+        "nisa.nc_matmul(dst=w[:, 512:576], stationary=s, moving=t, accumulate=False)\n"
+        "nisa.tensor_copy(dst=r[0:64, :], src=w[:, 512:576])\n"
+        "nisa.tensor_copy(dst=r[64:128, :], src=t[64:128, :])",
+        lambda a, b: columns(a, b, a.T @ b),
+        BOTH,
+    ),
+    (
+        "dma_copy: on chip, between partitions",
+        "nisa.dma_copy(dst=r[0:64, :], src=s[64:128, :])\n"
+        "nisa.dma_copy(dst=r[64:128, :], src=s[0:64, :])",
+        lambda a, b: np.concatenate([a[64:], a[:64]]),
+        BOTH,
+    ),
+    (
+        "NkiTensor.reshape: other dimensions of the same elements",
+        "w = r.reshape((128, 2, 32))\n"
+        "nisa.tensor_copy(dst=w[:, 0, :], src=s[:, 32:64])\n"
+        "nisa.tensor_copy(dst=w[:, 1, :], src=s[:, 0:32])",
+        lambda a, b: np.roll(a, 32, axis=1),
+        BOTH,
+    ),
     # activation
     (
         "activation: op(data * scale + bias)",

@@ -123,26 +123,6 @@ def test_rounding_to_nearest_even(value, bits, rounded):
     assert drop_bits(np.array([value], np.float32), bits)[0] == np.float32(rounded)
 
 
-def test_sizes_of_types_are_those_of_their_bits():
-    """A tfloat32 takes the four bytes of a float32, of which it uses 19 bits."""
-    bits = {"float32": 32, "tfloat32": 32, "float16": 16, "bfloat16": 16, "int32": 32, "uint8": 8}
-    assert {name: 8 * dtype.itemsize for name, dtype in DTYPES.items()} == bits
-
-
-def test_products_of_narrow_operands_keep_their_width(tmp_path):
-    """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, which a product rounded to bfloat16 would lose."""
-    a = [[1 + 2**-7], [1.0]]
-    b = [[1 + 2**-7], [-(1 + 2**-6)]]
-    assert product(tmp_path, a, b, "bfloat16") == 2**-14
-
-
-def test_operands_are_rounded_to_their_format(tmp_path):
-    third = np.float32(1 / 3)
-    assert product(tmp_path, [[third]], [[1.0]], "bfloat16") == np.float32(0.333984375)
-    assert product(tmp_path, [[third]], [[1.0]], "tfloat32") == drop_bits(np.array([third]), 13)
-    assert product(tmp_path, [[third]], [[1.0]], "tfloat32", exact=True) == third
-
-
 def test_products_against_float64(tmp_path):
     a, b = np.random.default_rng(1).standard_normal((2, 128, 96)).astype(np.float32)
     oracle = a.astype(np.float64).T @ b.astype(np.float64)
@@ -151,14 +131,26 @@ def test_products_against_float64(tmp_path):
     np.testing.assert_allclose(product(tmp_path, a, b, exact=True), oracle, rtol=1e-13, atol=1e-13)
 
 
-def test_accumulation_in_psum_is_float32(tmp_path):
-    """Three times x = 1 + 2^-23: x + x is exact, the third sum falls between float32 neighbours
-    2^-22 apart."""
-    x = np.float32(1 + 2**-23)
-    total = product(tmp_path, [[1.0]], [[x]], times=3)
-    assert total == np.float32(x + x) + x
-    assert abs(float(total[0, 0]) - 3 * float(x)) == 2**-23
-    assert product(tmp_path, [[1.0]], [[x]], times=3, exact=True) == 3 * float(x)
+THIRD = np.float32(1 / 3)
+NEXT = np.float32(1 + 2**-23)  # NEXT + NEXT is exact, the third sum is between float32 neighbours
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dtype16", "times", "exact", "expected"),
+    [
+        # (1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, which a product rounded to bfloat16 would lose
+        ([[1 + 2**-7], [1.0]], [[1 + 2**-7], [-(1 + 2**-6)]], "bfloat16", 1, False, 2**-14),
+        ([[THIRD]], [[1.0]], "bfloat16", 1, False, np.float32(0.333984375)),
+        ([[THIRD]], [[1.0]], "tfloat32", 1, False, np.float32(0.33325195)),
+        ([[THIRD]], [[1.0]], "tfloat32", 1, True, THIRD),
+        ([[1.0]], [[NEXT]], "", 3, False, 3 * float(NEXT) + 2**-23),
+        ([[1.0]], [[NEXT]], "", 3, True, 3 * float(NEXT)),
+    ],
+)
+def test_operands_have_their_width_and_sums_that_of_float32(
+    tmp_path, a, b, dtype16, times, exact, expected
+):
+    assert product(tmp_path, a, b, dtype16, times, exact=exact) == expected
 
 
 @pytest.mark.parametrize(("exact", "total"), [(False, 2.0**24), (True, 2.0**24 + 6)])

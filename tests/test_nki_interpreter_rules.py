@@ -717,27 +717,3 @@ def test_a_remedy_is_named_and_computes_what_was_meant(folder, refused, told, wr
     np.testing.assert_allclose(
         found, expected(*(given[name].astype(np.float64) for name in "ab")), rtol=3e-7
     )
-
-
-def test_documented_calls_compute_what_their_pages_say(folder):
-    """Transposes on both engines, other shapes, a product into the second bank, a transfer on
-    chip."""
-    given = arguments()
-    bodies = {
-        "p = psum((64, 128)); nisa.nc_transpose(dst=p, data=s)\nfor k in range(2):\n"
-        "    copy(u[0:64, :], p[:, 64 * k : 64 * k + 64]); move(out[64 * k : 64 * k + 64, :], "
-        "u[0:64, :])\nreturn out": lambda a, b: np.concatenate([a.T[:, :64], a.T[:, 64:]]),
-        "copy(u, s); nisa.nc_transpose(dst=u[0:32, 0:32], data=s[0:32, 0:32])\nmove(out, u); "
-        "return out": (lambda a, b: np.block([[a[:32, :32].T, a[:32, 32:]], [a[32:]]])),
-        "p = psum((64, 1024)); product(p[:, 512:576], s, t, False)\n"
-        "copy(u64, p[:, 512:576]); copy(u[64:128, :], t[64:128, :])\n"
-        "move(out, u); return out": lambda a, b: np.concatenate([a.T @ b, b[64:]]),
-        "move(u[0:64, :], s[64:128, :]); move(u[64:128, :], s[0:64, :])\nmove(out, u); return "
-        "out": (lambda a, b: np.concatenate([a[64:], a[:64]])),
-        "w = u.reshape((128, 2, 32)); copy(w[:, 0, :], s[:, 32:64]); copy(w[:, 1, :], s[:, 0:32])\n"
-        "move(out, u); return out": lambda a, b: np.roll(a, 32, axis=1),
-    }
-    for body, expected in bodies.items():
-        path, _ = write(folder, body)
-        (found,), _ = run_kernel(path, "kernel", given)
-        np.testing.assert_allclose(found, expected(given["a"], given["b"]), rtol=1e-5)

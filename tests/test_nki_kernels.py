@@ -339,19 +339,18 @@ def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
 
 
-def energies_of(settings, t, some_occ, occ, vir):
+def energies_of(executor, t, some_occ, occ, vir):
     """e_ij (i of some_occ, j) by `mp2_energy`; t (ic*nvir, nocc*nvir)."""
     rows = equal_parts(vir.size, 128)
     neg = np.broadcast_to(
         -(some_occ[:, None] + occ).ravel(), (rows, some_occ.size * occ.size)
     ).copy()
     given = {"t": t, "eu": vir[:, None] + vir, "neg": neg, "identity": np.eye(rows)}
-    out = launch(settings, "products", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)
+    out = launch(executor, "products", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)
     return out.sum(axis=0, dtype=np.float64)
 
 
-def launch(settings, module, kernel, **arguments):
-    executor = InterpreterExecutor(settings)
+def launch(executor, module, kernel, **arguments):
     given = {
         name: executor.upload(v) if isinstance(v, np.ndarray) else v
         for name, v in arguments.items()
@@ -368,35 +367,29 @@ def untransformed(a, c_occ, c_vir):
     return UntransformedTensor(a[:, *np.tril_indices(a.shape[1])], c_occ, c_vir)
 
 
-def test_transform_makes_the_blocks_that_the_host_packs():
-    rng = np.random.default_rng(4)
-    raw = rng.standard_normal((20, 130, 130))
-    a = raw + raw.transpose(0, 2, 1)
-    c_occ, c_vir = rng.standard_normal((130, 17)), rng.standard_normal((130, 520))
-    (blocks,) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor(ALGEBRA))
-    expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
-    assert len(blocks) == len(expected) == 2
-    for found, block in zip(blocks, expected, strict=True):
-        assert_close(found, block, 1e-12)
-
-
-@pytest.mark.parametrize("most", [1, 2])
-def test_transform_in_pieces_keeps_the_order_of_fitting_functions(monkeypatch, most):
-    """Three slices of fitting functions, one or two to a call, then with one of padding; two
-    spins."""
+@pytest.mark.parametrize(
+    ("nao", "naux", "spins", "most"),
+    [
+        (130, 20, [(17, 520)], 1),  # two tiles of basis functions, two blocks of orbitals
+        (30, 300, [(9, 21), (3, 27)], 1),  # three slices of fitting functions, one to a call
+        (30, 300, [(9, 21), (3, 27)], 2),  # two to a call, then one with one of padding
+    ],
+)
+def test_transform_makes_the_blocks_that_the_host_packs(monkeypatch, nao, naux, spins, most):
+    """Fitted integrals are sent once for both spins."""
     rng = np.random.default_rng(5)
-    raw = rng.standard_normal((300, 30, 30))
-    a, c = raw + raw.transpose(0, 2, 1), rng.standard_normal((30, 30))
+    raw = rng.standard_normal((naux, nao, nao))
+    a = raw + raw.transpose(0, 2, 1)
     monkeypatch.setattr(layout, "slices_at_once", lambda tiles, slices: most)
-    launched = []
+    sent = []
     executor = InterpreterExecutor(ALGEBRA)
-    monkeypatch.setattr(executor, "upload", lambda array: launched.append(array.shape) or array)
-    spins = [(c[:, :9], c[:, 9:]), (c[:, :3], c[:, 3:])]
-    found = transform([untransformed(a, *spin) for spin in spins], executor)
-    assert [shape for shape in launched if len(shape) == 3 and shape[1] == 129] == [
-        (most * 128, 129, 128)
-    ] * -(-3 // most)
-    for blocks, spin in zip(found, spins, strict=True):
+    monkeypatch.setattr(executor, "upload", lambda array: sent.append(array.shape) or array)
+    orbitals = [[rng.standard_normal((nao, size)) for size in spin] for spin in spins]
+    found = transform([untransformed(a, *spin) for spin in orbitals], executor)
+    rows, calls_made = -(-nao // 128) * 128, -(-naux // (128 * most))
+    piece = (most * rows, rows + 1, 128)
+    assert sent.count(piece) == calls_made
+    for blocks, spin in zip(found, orbitals, strict=True):
         expected = list(layout.pack_b(transform_twin(a, *spin, np.float64), dtype=np.float64))
         for block, host in zip(blocks, expected, strict=True):
             assert_close(block, host, 1e-12)

@@ -18,13 +18,13 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.trainium import calls, layout
+from dfmp2.trainium import layout
 from dfmp2.trainium.backend import NkiBackend, transform
 from dfmp2.trainium.entry import refusal
 from dfmp2.trainium.launch.executors import executor as launch_lane
 from tests.conftest import MOLECULES
 from tests.test_nki_backend import Quiet
-from tests.test_nki_kernels import oracle, space, untransformed
+from tests.test_nki_kernels import launch, oracle, space, untransformed
 from tests.twins import transform_twin
 
 MARKS = {
@@ -73,24 +73,6 @@ def backend(lane):
     return NkiBackend(lane, opened(lane))
 
 
-def host(block):
-    """A resident block as an array."""
-    value = getattr(block, "value", block)
-    if hasattr(value, "cpu"):
-        value = value.cpu()
-    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
-    return array.view(np.float32) if array.dtype.kind == "V" else array
-
-
-def launch(lane, module, kernel, **arguments):
-    executor = opened(lane)
-    given = {
-        name: executor.upload(v) if isinstance(v, np.ndarray) else v
-        for name, v in arguments.items()
-    }
-    return executor.launch(f"{calls.KERNELS}.{module}", kernel, given)
-
-
 @pytest.mark.parametrize(("lane", "case"), cases())
 def test_contract(lane, case):
     found = contract.examine_backend(backend(lane), case)
@@ -116,10 +98,10 @@ def test_products_and_the_triangular_solve(lane):
     a, b = rng.standard_normal((250, 260)), rng.standard_normal((250, 600))
     lower = np.tril(rng.standard_normal((250, 250))) * 0.02 + np.eye(250)
     right = rng.standard_normal((250, 700))
-    solved = launch(lane, "products", "trsm", factor=layout.pack_triangle(lower), b=right)
+    solved = launch(opened(lane), "products", "trsm", factor=layout.pack_triangle(lower), b=right)
     for found, expected in (
-        (launch(lane, "products", "gemm", a=a, b=b, batches=1, columns=260), a.T @ b),
-        (launch(lane, "products", "syrk", a=a, identity=np.eye(128), columns=260), a.T @ a),
+        (launch(opened(lane), "products", "gemm", a=a, b=b, batches=1, columns=260), a.T @ b),
+        (launch(opened(lane), "products", "syrk", a=a, identity=np.eye(128), columns=260), a.T @ a),
         (solved, solve_triangular(lower, right, lower=True)),
     ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
@@ -135,9 +117,12 @@ def test_transform(lane):
         rng.standard_normal((60, 40)),
     )
     expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
-    (made,) = transform([untransformed(a, c_occ, c_vir)], opened(lane))
+    executor = opened(lane)
+    (made,) = transform([untransformed(a, c_occ, c_vir)], executor)
     for found, block in zip(made, expected, strict=True):
-        np.testing.assert_allclose(host(found), block, rtol=0, atol=2e-6 * np.abs(block).max())
+        np.testing.assert_allclose(
+            executor.fetch(found), block, rtol=0, atol=2e-6 * np.abs(block).max()
+        )
 
 
 @pytest.mark.parametrize("lane", lanes())

@@ -11,10 +11,12 @@ from dfmp2.errors import KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs.model import CHIPS, engines
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.recorded import recorded_error
 from tests.test_nki_kernels import ALGEBRA, assert_close, energies_of, launch
 
 TRN1 = CHIPS["trn1"]
+EXACT = InterpreterExecutor(ALGEBRA)
 SIZES = [
     (1, 1, 1),
     (5, 3, 127),
@@ -32,9 +34,9 @@ def test_products_of_any_size(m, n, k):
     rng = np.random.default_rng([m, n, k])
     a, b = rng.standard_normal((k, m + 1)), rng.standard_normal((k, n))
     used = a[:, :m]
-    found = launch(ALGEBRA, "products", "gemm", a=a, b=b, batches=1, columns=m)
+    found = launch(EXACT, "products", "gemm", a=a, b=b, batches=1, columns=m)
     assert_close(found, used.T @ b, 1e-12)
-    found = launch(ALGEBRA, "products", "syrk", a=a, identity=np.eye(128), columns=m)
+    found = launch(EXACT, "products", "syrk", a=a, identity=np.eye(128), columns=m)
     assert_close(found, used.T @ used, 1e-12)
     # Symmetric outside the diagonal tiles, which are products
     for low in range(0, len(found), 128):
@@ -47,7 +49,7 @@ def test_triangular_solve_with_any_number_of_columns(size, width):
     rng = np.random.default_rng([size, width])
     lower = np.tril(rng.standard_normal((size, size))) * 0.02 + np.eye(size)
     b = rng.standard_normal((size, width))
-    found = launch(ALGEBRA, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
+    found = launch(EXACT, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
     assert_close(found, solve_triangular(lower, b, lower=True), 1e-12)
 
 
@@ -71,17 +73,19 @@ def energy_problem(nvir, nocc, ic):
     ("nvir", "nocc", "ic"), [(8, 3, 2), (112, 2, 1), (129, 2, 2), (672, 2, 1), (677, 1, 1)]
 )
 @pytest.mark.parametrize(
-    ("settings", "tolerance"), [(Settings(), 5e-7), (ALGEBRA, 1e-12)], ids=["float32", "exact"]
+    ("executor", "tolerance"),
+    [(InterpreterExecutor(), 5e-7), (EXACT, 1e-12)],
+    ids=["float32", "exact"],
 )
-def test_energies_of_a_given_t(settings, tolerance, nvir, nocc, ic):
+def test_energies_of_a_given_t(executor, tolerance, nvir, nocc, ic):
     t, occ, vir, exact = energy_problem(nvir, nocc, ic)
-    np.testing.assert_allclose(energies_of(settings, t, occ[:ic], occ, vir), exact, rtol=tolerance)
+    np.testing.assert_allclose(energies_of(executor, t, occ[:ic], occ, vir), exact, rtol=tolerance)
 
 
 @pytest.mark.slow
 def test_products_of_the_published_sizes():
     a, b = np.random.default_rng(8).standard_normal((2, 2048, layout.stored_columns(2048)))
-    found = launch(Settings(), "products", "gemm", a=a, b=b, batches=1, columns=2048)
+    found = launch(InterpreterExecutor(), "products", "gemm", a=a, b=b, batches=1, columns=2048)
     assert_close(found, a[:, :2048].T @ b, 2e-6)
 
 
