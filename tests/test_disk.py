@@ -391,7 +391,9 @@ def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
     space = Space(root, 0)
     assert not space.adopt(root / "no-such") and not space.adopt(root)
     assert space.adopt(left) and space.folder == left
+    opened = os.listdir("/proc/self/fd")
     assert not Space(root, 0).adopt(left)  # its lock is held
+    assert os.listdir("/proc/self/fd") == opened
     other.mkdir()
     assert not space.adopt(other)
     array, values = space.array("b-0", 4, existing=True), np.empty(4)
@@ -547,25 +549,13 @@ def test_file_systems_in_memory(
     ]
     monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(lines))
     assert scratch_folder.in_memory(tmp_path) == expected
-
-
-def test_a_folder_locked_by_another_is_left_alone(tmp_path: Path) -> None:
-    """Without a file left open."""
-    lock = scratch_folder._locked(tmp_path)
-    before = os.listdir("/proc/self/fd")
-    assert scratch_folder._locked(tmp_path) == -1
-    assert os.listdir("/proc/self/fd") == before
-    os.close(lock)
+    assert not scratch_folder.in_memory(tmp_path / "missing")
 
 
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "mkdtemp", Mock(side_effect=OSError(30, "Read-only file system")))
     with Space(Path("/sys"), 0) as space, recorded_error(ResourceError):
         space.own_folder()
-
-
-def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:
-    assert not scratch_folder.in_memory(tmp_path / "missing")
 
 
 @pytest.mark.usefixtures("on_disk")

@@ -18,10 +18,9 @@ from dfmp2.host import files
 from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
-from dfmp2.planning import memory, rates, time
 from dfmp2.planning import plan as planning
+from dfmp2.planning import rates, time
 from dfmp2.planning.rates import Rates
-from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
@@ -30,12 +29,6 @@ from tests.conftest import only_free_in, run_command, succeed
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
-
-
-LARGE = Workload(
-    490, 2366, 1708, (Spin(81, 81, 409),), "fp64", 66, widest_shell=6, frontier=((16, 32),)
-)
-MEGABYTE = 10**6
 
 
 @pytest.fixture(autouse=True)
@@ -49,17 +42,6 @@ def measured(private_cache):
     """Rates of this host, stored as if they had been measured."""
     for count in (1, 3):
         rates.store_rates("cpu", count, Rates(foreign=0.05, date="2026-11-22T12:00:00+00:00"))
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-
-def test_planned_memory_is_what_was_measured():
-    """2.54 GB."""
-    limits = CpuBackend(2).limits
-    work = replace(LARGE, precision="auto")
-    plan = memory.memory_plan(work, limits, 2, program=100 * MEGABYTE, budget=10**11)
-    assert plan.predicted_peak == pytest.approx(2.6e9, rel=0.1)
 
 
 # --- time and rates -------------------------------------------------------------------------------

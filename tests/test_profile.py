@@ -191,20 +191,6 @@ def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     recorded_failure(again, 3)
 
 
-def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
-    def interrupted(profile: Profile) -> None:
-        with profile, Stopwatch(profile)("scf"):
-            profile.stage("RHF (df)")
-            profile.scf_cycle(1, -75.0, -1.0, 0.5)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(Profile(Heard(), tmp_path / "t.json", overwrite=False))
-    found = read(tmp_path / "t.json")
-    assert {"RHF (df)", "SCF iteration 1"} <= {event["name"] for event in found["run"]}
-    assert [event["name"] for event in found["stages"]] == ["SCF"]
-
-
 def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(
     tmp_path: Path,
 ) -> None:
