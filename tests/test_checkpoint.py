@@ -3,7 +3,7 @@ convergence."""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -255,54 +255,6 @@ def test_b_that_is_not_what_it_was_is_made_again(
     )
 
 
-class Told(FileCheckpoint):
-    """A checkpoint that records its calls and saves nothing."""
-
-    def __init__(self, target: Path) -> None:
-        super().__init__(target)
-        self.told: list[tuple[str, Any]] = []
-
-    def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
-        """Iterations are not recorded."""
-
-    def add_reference(self, reference: Any) -> None:
-        self.told.append(("reference", reference))
-
-    def add_b(self, b: StoredB | None) -> None:
-        self.told.append(("b", b))
-
-    def add_tile(self, key: Any, terms: PairTerms) -> None:
-        self.told.append(("tile", key))
-
-
-@pytest.mark.parametrize("disk", [False, True])
-def test_a_checkpoint_is_told_of_every_stage_in_its_order(
-    disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """First the converged SCF, then B with its metric if a later run can use it, the stability
-    determined meanwhile, and tiles: B is passed before the state that refers to it is saved."""
-    set_variant(monkeypatch, disk=disk)
-    kept = Told(tmp_path / "x.h5")
-    options = Options(basis="sto-3g", threads=1, scratch=str(tmp_path))
-    result = energy.mp2_energy(
-        read_xyz(INPUTS / "h2o.xyz").molecule, options, listener=Heard(), checkpoint=kept
-    )
-    names = [name for name, _ in kept.told]
-    assert names[:3] == ["reference", "b", "reference"] and set(names[3:]) == {"tile"}
-    assert len(names) > 5
-    first, b, second = (value for _, value in kept.told[:3])
-    assert first.stability is None and second.stability is not None
-    assert second.stability == result.reference.stability
-    if not disk:
-        assert b is None
-        return
-    diagnostics, sizes = result.diagnostics, result.sizes
-    assert b.shapes == ((sizes.nocc[0], sizes.nvir[0], sizes.naux),)
-    assert b.condition == diagnostics.metric_condition > 1.0
-    assert (b.dropped, b.threshold) == (0, 0.0)
-    assert Path(b.folder).parent == tmp_path and all(map(all, b.digests))
-
-
 @pytest.mark.parametrize(("name", "kind"), [("h2o", "rhf"), ("nh2", "uhf"), ("nh2", "rohf")])
 def test_orbitals_of_every_iteration_are_told_with_their_spins(
     name: str, kind: str, tmp_path: Path
@@ -310,7 +262,7 @@ def test_orbitals_of_every_iteration_are_told_with_their_spins(
     """The last ones are nearly those of the converged SCF: one spin for RHF, two for UHF and
     ROHF."""
     told: list[Any] = []
-    kept = Told(tmp_path / "x.h5")
+    kept = FileCheckpoint(tmp_path / "x.h5")
     kept.add_orbitals = lambda *orbitals: told.append(orbitals)  # type: ignore[method-assign]
     options = Options(basis="sto-3g", threads=1, reference=kind, stability="off")
     molecule = read_xyz(INPUTS / f"{name}.xyz").molecule
@@ -401,11 +353,6 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     compute("h2o", SMALL, again, listener=said)
     (warning,) = said.warnings
     assert f"({here} and Zen9 (NumPy), AVX1024 there, {here} here)" in warning
-    unknown = {name: text for name, text in passed[-1].identity.items() if name != PROCESSOR}
-    said = Heard()  # as earlier versions wrote it
-    older = FileCheckpoint(tmp_path / "x.h5", replace(passed[-1], identity=unknown))
-    compute("h2o", SMALL, older, listener=said)
-    assert not said.warnings and "going on from" in " ".join(said.stages)
 
 
 def molecule(text: str) -> Molecule:
@@ -525,42 +472,15 @@ def test_damage_of_any_byte_is_found() -> None:
         damaged[place] ^= 0x10
         with pytest.raises(ValueError, match="does not have the stored hash"):
             decode(bytes(damaged))
-    for length in range(begin, len(content), 7):
-        with pytest.raises(ValueError, match="does not have the stored hash"):
-            decode(content[:length])
 
 
 DIRECT_OF_NH2 = -0.08336336527334631  # Eh: over all tiles of the files below, from their writer
 NPZ = Path(__file__).parent / "data" / "checkpoints_npz"
 
 
-def differences(left: Any, right: Any, where: str = "") -> list[str]:
-    """Differences between two results, field by field."""
-    if is_dataclass(left):
-        names = [field.name for field in fields(left)]
-        parts = [
-            differences(getattr(left, name), getattr(right, name), f"{where}.{name}")
-            for name in names
-        ]
-        return [place for part in parts for place in part] + (
-            [] if type(left) is type(right) else [where]
-        )
-    if isinstance(left, np.ndarray):
-        same = (
-            left.dtype == right.dtype
-            and left.shape == right.shape
-            and left.tobytes() == right.tobytes()
-        )
-    elif isinstance(left, tuple) and type(left) is type(right) and len(left) == len(right):
-        return [
-            place for pair in zip(left, right, strict=True) for place in differences(*pair, where)
-        ]
-    elif isinstance(left, dict):
-        parts = [differences(left[key], right[key], f"{where}[{key}]") for key in left | right]
-        return [place for part in parts for place in part]
-    else:
-        same = type(left) is type(right) and (left == right or (left != left and right != right))
-    return [] if same else [f"{where}: {left!r} {right!r}"]
+def require_same(found: State, expected: State) -> None:
+    """Compare two states field by field."""
+    np.testing.assert_equal(asdict(found), asdict(expected))
 
 
 def test_a_state_keeps_every_bit(states: Any) -> None:
@@ -568,10 +488,11 @@ def test_a_state_keeps_every_bit(states: Any) -> None:
     _, passed = states["nh2"]
     for state in (example(), passed[0], passed[len(passed) // 2], passed[-1]):
         again = decode(encode(state))
-        assert differences(state, again) == [] and list(state.tiles) == list(again.tiles)
+        require_same(again, state)
+        assert list(state.tiles) == list(again.tiles)
     odd = replace(example(), b=StoredB("/scr\udcff/\u00e4", ((2, 3, 4),), (("a",),), 1.5, 1, 0.1))
     odd.identity = {"a file": "x\udcff", "": "\u03b1\n"}
-    assert differences(odd, decode(encode(odd))) == []
+    require_same(decode(encode(odd)), odd)
 
 
 def test_a_checkpoint_is_an_hdf5_file(tmp_path: Path) -> None:
@@ -596,7 +517,7 @@ def test_version_2_is_read(name: str) -> None:
     assert content.startswith(b"dfmp2 checkpoint 2\n")
     state = decode(content)
     assert state.identity["multiplicity"] == "2"
-    assert differences(state, decode(encode(state))) == []
+    require_same(decode(encode(state)), state)
     if name == "scf":
         assert state.orbitals is not None and state.orbitals.mo_coeff.shape == (2, 7, 7)
         assert state.orbitals.mo_occ.sum() == 9
@@ -611,12 +532,14 @@ def test_version_2_is_read(name: str) -> None:
 def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
     whole, passed = states["nh2"]
     state = decode((NPZ / "tiles.checkpoint").read_bytes())
-    state.identity = passed[-1].identity
+    # Earlier versions did not record the processor.
+    state.identity = {name: text for name, text in passed[-1].identity.items() if name != PROCESSOR}
     said = Heard()
     found = compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state), listener=said)
     # Since then, the rotation that an SCF leaves is stored beside its orbitals.
     before = {name: value for name, value in whole.items() if "rotation_left" not in name}
     assert close(found, before) and not any("SCF   " in text for text in said.stages)
+    assert not said.warnings and "going on from" in " ".join(said.stages)
 
 
 @pytest.mark.parametrize(
