@@ -323,12 +323,11 @@ def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
     left, other = (root / name for name in (stale_name(), stale_name(DEAD - 1)))
     left.mkdir()
     (left / "b-0.raw").write_bytes(np.arange(4.0).tobytes())
+    opened = os.listdir("/proc/self/fd")
     space = Space(root, 0)
     assert not space.adopt(root / "no-such") and not space.adopt(root)
     assert space.adopt(left) and space.folder == left
-    opened = os.listdir("/proc/self/fd")
     assert not Space(root, 0).adopt(left)  # its lock is held
-    assert os.listdir("/proc/self/fd") == opened
     other.mkdir()
     assert not space.adopt(other)
     array, values = space.array("b-0", 4, existing=True), np.empty(4)
@@ -336,6 +335,7 @@ def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
     np.testing.assert_array_equal(values, np.arange(4.0))
     space.close()
     assert [path.name for path in root.iterdir()] == [other.name]
+    assert os.listdir("/proc/self/fd") == opened
 
 
 # --- what is left behind, and what is left alone --------------------------------------------------

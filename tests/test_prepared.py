@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import h5py
 import numpy as np
@@ -256,28 +257,21 @@ def test_b_is_what_the_file_says(radical_file: Path) -> None:
     )
 
 
-def test_b_is_in_memory_unless_other_processes_compute_with_it(
-    radical_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_b_is_in_memory_unless_other_processes_compute_with_it(radical_file: Path) -> None:
     """With the same energy, even if they leave all tiles out."""
-    held: list[bool] = []
-    load = OpenedFile.load
-
-    def watched(source: OpenedFile, workers: int, *, held: bool, seen: Any = held) -> Any:
-        seen.append(held)
-        return load(source, workers, held=held)
 
     def nothing(*_: Any) -> Any:
         yield from ()
 
-    monkeypatch.setattr(OpenedFile, "load", watched)
     energies = []
-    for elsewhere in (None, nothing):
-        with opened(radical_file) as source:
-            options = options_for(source.prepared, {"threads": 1})
-            found = prepared_energy(source, options, listener=Heard(), elsewhere=elsewhere)
-        energies.append(found.mp2_total_energy)
-    assert held == [True, False] and energies[0] == energies[1]
+    with patch.object(OpenedFile, "load", autospec=True, side_effect=OpenedFile.load) as load:
+        for elsewhere in (None, nothing):
+            with opened(radical_file) as source:
+                options = options_for(source.prepared, {"threads": 1})
+                found = prepared_energy(source, options, listener=Heard(), elsewhere=elsewhere)
+            energies.append(found.mp2_total_energy)
+    assert [call.kwargs["held"] for call in load.call_args_list] == [True, False]
+    assert energies[0] == energies[1]
 
 
 def test_b_is_left_where_it_is_when_a_file_is_opened(
