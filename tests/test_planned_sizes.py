@@ -235,3 +235,14 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
     assert (found.surface > 100) == ("solvent" in given)
     kept = with_kept_pairs(found, SimpleNamespace(naux_scf=found.naux_scf, mole=mole))
     assert kept == replace(found, scf_columns=nao * (nao + 1) // 2 if fitted else 0)
+
+
+def test_the_kernel_of_a_functional_is_counted_where_it_is_examined() -> None:
+    """At each point its second derivatives, beside coordinates and weights in both orders."""
+    points, derivatives = 900, 36
+    work = replace(GRADIENT, grid=points, finer_grid=1300, kernel=derivatives)
+    examined, left = (
+        memory._scf_matrices(replace(work, examined=examined), WORKERS)
+        for examined in (True, False)
+    )
+    assert examined - left == points * (8 * derivatives + 12 * 8)
