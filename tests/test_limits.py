@@ -28,6 +28,7 @@ from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, MP2Result, NativeEnergies
 from dfmp2.options import Options, make_options
 from dfmp2.options.values import KEPT
@@ -312,6 +313,17 @@ def test_a_check_is_of_our_energies_against_theirs(methylene: MP2Result) -> None
         assert check.allowed_difference(proof, "mixed") == pytest.approx(4e-8)
         assert check.allowed_difference(proof, "fp64") == pytest.approx(1e-8)
     assert check.allowed_difference(None, "mixed") == check.allowed_difference(None, "fp64") == 1e-8
+
+
+SOUND = Polarizability(
+    relaxed=np.array([[9.0, 0.5, -0.2], [0.5, 7.0, 0.3], [-0.2, 0.3, 20.0]]),
+    scf=np.eye(3),
+    from_energies=np.array([9.0, 7.0, 20.0]),
+    dipole_difference=0.0,
+    field=0.001,
+    allowed=1e-3,
+    seconds=1.0,
+)
 
 
 def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.MonkeyPatch) -> None:
