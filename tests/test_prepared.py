@@ -149,6 +149,7 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         # No space is wasted
         assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
         assert [len(groups) for groups in source._groups] == [2, 0]
+        assert source.prepared.storage.fitted_tensor == "disk"
 
 
 def test_a_disk_must_hold_all_of_b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
