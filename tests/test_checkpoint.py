@@ -249,6 +249,18 @@ def test_b_that_is_not_what_it_was_is_made_again(
     )
 
 
+def test_b_is_told_before_the_state_that_refers_to_it_is_saved(
+    on_disk: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The converged SCF is saved first, and again with the stability determined beside B."""
+    told: list[bool] = []
+    monkeypatch.setattr(
+        FileCheckpoint, "add_reference", lambda kept, _: told.append(kept.b is not None)
+    )
+    compute("h2o", on_disk, FileCheckpoint(tmp_path / "x.h5"))
+    assert told == [False, True]
+
+
 @pytest.mark.parametrize(("name", "kind"), [("h2o", "rhf"), ("nh2", "uhf"), ("nh2", "rohf")])
 def test_orbitals_of_every_iteration_are_told_with_their_spins(
     name: str, kind: str, tmp_path: Path
