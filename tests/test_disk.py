@@ -24,7 +24,6 @@ from pyscf import df, gto, scf
 import dfmp2
 from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.host import scratch as scratch_folder
-from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, choose_root, remove_stale
 from dfmp2.integrals.three_center import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
@@ -200,14 +199,13 @@ def test_matrices_from_disk(
 
 @pytest.mark.slow
 def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cation of distant atoms and molecules: as planned, in every float32 iteration, with the
     same bits as without enough memory."""
-    lines = ["O 0 0 0", "H 0 0.76 0.59", "H 0.1 -0.76 0.6"]
-    lines += [f"{atom} {9 * n} {n} 0.3" for n, atom in enumerate(("Ne", "Ar", "Ne", "He"), 1)]
-    path = tmp_path / "apart.xyz"
-    path.write_text(f"{len(lines)}\n\n" + "\n".join(lines) + "\n")
+    water = "O 0 0 0; H 0 0.76 0.59; H 0.1 -0.76 0.6"
+    atoms = "Ne 9 1 0.3; Ar 18 2 0.3; Ne 27 3 0.3; He 36 4 0.3"
+    apart = dfmp2.Molecule.from_string(f"{water}; {atoms}", charge=1, multiplicity=2)
     monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
     made: list[int] = []
     alive: WeakSet[ClusterRectangles] = WeakSet()
@@ -228,17 +226,13 @@ def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
         return before_b(calculation, *rest, **named)
 
     monkeypatch.setattr(energy_steps, "build_b", build_b)
-    given: dict[str, Any] = {"charge": 1, "multiplicity": 2, "stability": "full"}
-    once = dfmp2.run(path, "cc-pvdz", **given)
+    once = dfmp2.run(apart, "cc-pvdz", stability="full")
     assert plans[0].scf_gathers and made == [plans[0].scf_gathered]
     monkeypatch.setattr(memory.MemoryPlan, "scf_gathers", False)
-    anew = dfmp2.run(path, "cc-pvdz", **given)
+    anew = dfmp2.run(apart, "cc-pvdz", stability="full")
     assert len(made) == 1
     assert anew.mp2_total_energy == once.mp2_total_energy
     np.testing.assert_array_equal(anew.reference.history, once.reference.history)
-    double = dfmp2.run(path, "cc-pvdz", precision="fp64", **given)
-    assert len(made) == 1
-    assert once.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-10)
 
 
 # Runs a command and prints its peak memory, kB; in a small process, because Linux includes the peak
@@ -315,28 +309,6 @@ def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
 # --- arrays ---------------------------------------------------------------------------------------
 
 
-def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((7, 11))
-    with Space(root, 8 * 77) as space:
-        assert list(root.iterdir()) == []  # no folder before the first array
-        array = space.array("b", 77)
-        array.write(0, values[:3])
-        array.write(33, values[3:])
-        out = np.empty((4, 11))
-        array.read(22, out)
-        np.testing.assert_array_equal(out, values[2:6])
-        assert (space.written, space.read) == (8 * 77, 8 * 44)
-        (own,) = root.iterdir()
-        assert own.stat().st_mode & 0o077 == 0 and {file.name for file in own.iterdir()} == {
-            "lock",
-            "b.raw",
-        }
-    assert list(root.iterdir()) == []
-    opened = os.listdir("/proc/self/fd")
-    space.close()
-    assert os.listdir("/proc/self/fd") == opened
-
-
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:
     with Space(tmp_path, 80) as space:
         array = space.array("b", 10)
@@ -346,48 +318,12 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
             array.read(0, np.empty(10))
 
 
-@pytest.mark.parametrize("disk", [False, True])
-def test_a_tensor_is_written_one_way_and_read_another(disk: bool, root: Path) -> None:
-    """Written by rows and read by blocks of fitting functions of different widths, or vice
-    versa."""
-    numbers = np.random.default_rng(8).standard_normal((3, 2, 9))
-    blocks = [(0, 4), (4, 5), (5, 9)]
-    with Space(root, 0) as space:
-        by_rows, by_blocks = (
-            ScratchTensor(numbers.shape, blocks, space if disk else None, name)
-            for name in ("rows", "blocks")
-        )
-        for i in (2, 0, 1):
-            by_rows.put_rows(i, numbers[i])
-        for p0, p1 in reversed(blocks):
-            by_blocks.put_block(p0, p1, numbers[:, :, p0:p1])
-        for tensor in (by_rows, by_blocks):
-            for i in range(3):
-                np.testing.assert_array_equal(tensor.rows(i), numbers[i])
-            for p0, p1 in blocks:
-                np.testing.assert_array_equal(tensor.block(p0, p1), numbers[:, :, p0:p1])
-        folders = list(root.iterdir())
-        assert len(folders) == disk
-        if disk:
-            files = {path.name: path.stat().st_size for path in folders[0].glob("*.raw")}
-            assert files == {"rows.raw": numbers.nbytes, "blocks.raw": numbers.nbytes}
-        by_rows.discard()
-        if disk:
-            assert [path.name for path in folders[0].glob("*.raw")] == ["blocks.raw"]
-
-
 def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
     """The folder of a dead process, with its lock; unless it already has a folder of its own."""
     left, other = (root / name for name in (stale_name(), stale_name(DEAD - 1)))
-    for folder in (left, other):
-        folder.mkdir()
-        (folder / "b-0.raw").write_bytes(np.arange(4.0).tobytes())
-        (folder / "checkpoint").write_text("nowhere")
-    with Space(root, 0) as taken:
-        pass
-    assert taken.folder is None and not list(root.iterdir())  # nobody names them
     left.mkdir()
     (left / "b-0.raw").write_bytes(np.arange(4.0).tobytes())
+    opened = os.listdir("/proc/self/fd")
     space = Space(root, 0)
     assert not space.adopt(root / "no-such") and not space.adopt(root)
     assert space.adopt(left) and space.folder == left
@@ -399,6 +335,7 @@ def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
     np.testing.assert_array_equal(values, np.arange(4.0))
     space.close()
     assert [path.name for path in root.iterdir()] == [other.name]
+    assert os.listdir("/proc/self/fd") == opened
 
 
 # --- what is left behind, and what is left alone --------------------------------------------------
@@ -547,25 +484,13 @@ def test_file_systems_in_memory(
     ]
     monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(lines))
     assert scratch_folder.in_memory(tmp_path) == expected
-
-
-def test_a_folder_locked_by_another_is_left_alone(tmp_path: Path) -> None:
-    """Without a file left open."""
-    lock = scratch_folder._locked(tmp_path)
-    before = os.listdir("/proc/self/fd")
-    assert scratch_folder._locked(tmp_path) == -1
-    assert os.listdir("/proc/self/fd") == before
-    os.close(lock)
+    assert not scratch_folder.in_memory(tmp_path / "missing")
 
 
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "mkdtemp", Mock(side_effect=OSError(30, "Read-only file system")))
     with Space(Path("/sys"), 0) as space, recorded_error(ResourceError):
         space.own_folder()
-
-
-def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:
-    assert not scratch_folder.in_memory(tmp_path / "missing")
 
 
 @pytest.mark.usefixtures("on_disk")

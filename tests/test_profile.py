@@ -77,10 +77,9 @@ def test_times_are_microseconds_and_rates_operations_over_time(
         ("pairs", 4_250_000, 500_000),
         ("result file", 4_750_000, 0),
     ]
-    cycle = next(event for event in found["run"] if event["name"] == "SCF iteration 2")
-    assert cycle["args"] == {"energy": -75.0, "change": -1.0, "gradient": 0.5}
-    tiles = next(event for event in found["run"] if event["name"] == "pairs")
-    assert tiles["args"] == {"done": 15, "of": 15}
+    arguments = {event["name"]: event.get("args") for event in found["run"]}
+    assert arguments["SCF iteration 2"] == {"energy": -75.0, "change": -1.0, "gradient": 0.5}
+    assert arguments["pairs"] == {"done": 15, "of": 15}
     assert [(event["name"], event["ts"], event["dur"]) for event in found["stages"]] == [
         ("SCF", 250_000, 4_000_000),
         ("pair energies", 4_250_000, 500_000),
@@ -106,12 +105,10 @@ def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_
         profile.stage("tasks")
         each(6, task, 2)
     found = read(tmp_path / "t.json")
-    first, second = found["worker_0"], found["worker_1"]
-    assert len(first) == len(second) == 3
-    for one, other in zip(first, second, strict=True):
+    assert len(found["worker_0"]) == 3
+    for one, other in zip(found["worker_0"], found["worker_1"], strict=True):
         assert one["dur"] >= 10_000
-        ends = (event["ts"] + event["dur"] for event in (one, other))
-        assert max(one["ts"], other["ts"]) < min(ends)
+        assert abs(one["ts"] - other["ts"]) < min(one["dur"], other["dur"])
     with Workers(1) as pool:
         assert pool.submit(lambda: threading.current_thread().name).result() == "worker_0"
         assert Workers.watch is None
@@ -191,20 +188,6 @@ def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     recorded_failure(again, 3)
 
 
-def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
-    def interrupted(profile: Profile) -> None:
-        with profile, Stopwatch(profile)("scf"):
-            profile.stage("RHF (df)")
-            profile.scf_cycle(1, -75.0, -1.0, 0.5)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(Profile(Heard(), tmp_path / "t.json", overwrite=False))
-    found = read(tmp_path / "t.json")
-    assert {"RHF (df)", "SCF iteration 1"} <= {event["name"] for event in found["run"]}
-    assert [event["name"] for event in found["stages"]] == ["SCF"]
-
-
 def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(
     tmp_path: Path,
 ) -> None:
@@ -238,5 +221,5 @@ def test_ctrl_c_leaves_the_timeline_of_a_command(
     done = call("run", "h2.xyz", "--basis", "sto-3g", "--threads", "1", "--profile", "t.json")
     assert done.code == 130 and not (folder / "h2.dfmp2.h5").exists()
     found = read(folder / "t.json")
-    assert "SCF iteration 1" in {event["name"] for event in found["run"]}
+    assert {"RHF (df)", "SCF iteration 1"} <= {event["name"] for event in found["run"]}
     assert [event["name"] for event in found["stages"]] == ["SCF"]

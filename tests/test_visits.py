@@ -35,8 +35,6 @@ def test_a_referee(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         "read from: h2o.xyz" in shown and "secret" not in shown and "content hash verified" in shown
     )
     monkeypatch.chdir(secret)
-    monkeypatch.setenv("HOME", str(secret))
-    monkeypatch.setenv("USER", "jane")
     monkeypatch.delitem(doctor.CHECKS, "PyTorch")  # takes two seconds
     told = succeed(call("doctor", "--report")).out
     assert "default run" in told and "What I typed:" in told
@@ -56,20 +54,6 @@ def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert told == "3.11 (x86_64), .../bin/python; .../... doe/psi4 of ...; 2/3 cores, numpy/scipy"
     monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("uid not found")))
     assert without_paths(f"{secret}/a of jane") == ".../a of jane"
-
-
-def test_the_dipole_moment_is_that_of_pyscf(radical: Stored, water: Stored) -> None:
-    """RHF and UHF, to the accuracy of the orbitals."""
-    from dfmp2.molecule.pyscf_shield import import_pyscf
-
-    import_pyscf()
-    from pyscf import lib, scf
-
-    for stored, kind in ((water, scf.RHF), (radical, scf.UHF)):
-        mean_field = kind(lib.chkfile.load_mol(str(stored.path)))
-        mean_field.__dict__.update(lib.chkfile.load(str(stored.path), "scf"))
-        expected = mean_field.dip_moment(unit="AU", verbose=0)
-        assert stored.json["scf_dipole_moment"] == pytest.approx(expected, abs=1e-10)
 
 
 # --- wrong inputs ---------------------------------------------------------------------------------
@@ -214,6 +198,8 @@ def test_completion_is_installed_once(
         ("dfmp2 run h2o.xyz --reference u", "plain,uhf"),
         ("dfmp2 run h2", "file,h2"),
         ("dfmp2 run h2o.xyz --scf-from h", "file,h"),
+        ("dfmp2 prepare h2o.xyz --scratch h", "file,h"),
+        ("dfmp2 thermo h", "file,h"),
     ],
 )
 def test_shells_complete_names(

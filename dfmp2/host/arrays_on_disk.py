@@ -188,6 +188,8 @@ class StoredTensor:
         length = self.shape[2]
         for i0, i1 in self._groups:
             length = self._fit(solve, i0, i1, parts=8)
+        if not self._groups:  # a spin without electrons
+            length = int(solve(np.empty((0, length))).shape[1])
         self.shape = (*self.shape[:2], length)
         return self
 
