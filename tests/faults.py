@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,16 @@ def energies(bits: Mapping[str, bytes]) -> list[float]:
         float(np.frombuffer(bits[name])[0])
         for name in ("scf/e_tot", "dfmp2/energies/mp2_correlation_energy")
     ]
+
+
+def refusals(function: Callable[..., Any], *cases: tuple[Any, ...]) -> list[str]:
+    """What a function says to each of several arguments, all of which it must refuse."""
+    said = []
+    for given in cases:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - recorded with its kind
+            function(*given)
+        said.append(f"{type(caught.value).__name__}: {caught.value}")
+    return said
 
 
 def close(found: Mapping[str, bytes], expected: Mapping[str, bytes]) -> bool:
