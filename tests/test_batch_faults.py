@@ -10,11 +10,9 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dfmp2.errors import ConvergenceError, Dfmp2Error, DiskFull, ResourceError
@@ -23,9 +21,8 @@ from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare, stops
 from dfmp2.host import processes
 from dfmp2.host.processes import exit_code
-from dfmp2.host.scratch import Space, require_space
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import Check, MP2Result
+from dfmp2.mp2.result import MP2Result
 from dfmp2.output.checkpoint import VARIABLE
 from tests import broken_worker
 from tests.conftest import MOLECULES, Runner, wait_until
@@ -201,20 +198,6 @@ def test_an_item_that_is_told_to_stop_is_pending_and_the_next_one_is_computed(fo
 # --- a disk that is full --------------------------------------------------------------------------
 
 
-def test_an_item_that_pyscf_contradicts_leaves_no_result(folder: Path) -> None:
-    """Which the next run would count as complete."""
-    asked = {"basis": "sto-3g", "task": "optimize"}
-    (item,) = make_batch(["h2.xyz"], asked, folder / "out", folder).items
-
-    def compute(*given: object, **options: object) -> MP2Result:
-        wrong = Check("PySCF", -1.0, -0.1, -0.2, 0.0, 2e-8, 0.0, allowed=1e-8)
-        return replace(mp2_energy(*given, **options), check=wrong)  # type: ignore[arg-type]
-
-    share = WorkerShare(1, 4 * 10**9)
-    row = compute_item(read_input(item), None, None, "", share, compute)
-    assert (row.status, row.exit_code) == ("failed", 8) and not item.target.exists()
-
-
 @pytest.mark.parametrize(
     ("number", "part"), [(errno.ENOSPC, ".h5.part-"), (errno.EDQUOT, ".checkpoint.part-")]
 )
@@ -233,25 +216,6 @@ def test_a_full_disk_is_no_fault_of_the_item(
     assert not item.target.exists() and not error_file(item.target).exists()
     row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
     assert row.status == "complete" and not (folder / "out" / "h2.h5.checkpoint").exists()
-
-
-def test_scratch_that_fills_up_is_no_fault_of_the_item_and_a_plan_that_is_too_large_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space = Space(tmp_path, needed=10**6)
-    with space:
-        array = space.array("b", 10)
-
-        def full(*_: object) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        with monkeypatch.context() as planted:
-            planted.setattr(os, "pwrite", full)
-            with recorded_error(DiskFull):
-                array.write(0, np.zeros(10))
-    with pytest.raises(ResourceError) as refused:
-        require_space(tmp_path, 10**18)
-    assert not isinstance(refused.value, DiskFull)
 
 
 @contextmanager

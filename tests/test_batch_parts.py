@@ -263,7 +263,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfmp2.execution.pool.exit_code", lambda process: process.exitcode)
 
 
-def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | None = None) -> Any:
+def ended_slot(tmp_path: Path, error: BaseException) -> Any:
     """A slot whose process was killed after writing 20,000 letters."""
     slot: Any = Slot.__new__(Slot)
     file = tmp_path / "errors"
@@ -273,10 +273,7 @@ def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | Non
     slot._process = SimpleNamespace(pid=None, exitcode=-9, kill=lambda: None)
     slot._executor = SimpleNamespace(shutdown=lambda **how: None)
     slot._loaded = Future()
-    if loaded is None:
-        slot._loaded.set_result(None)
-    else:
-        slot._loaded.set_exception(loaded)
+    slot._loaded.set_result(None)
     slot.future = Future()
     slot.future.set_exception(error)
     return slot
