@@ -23,9 +23,9 @@ from dfmp2.execution import dask
 from dfmp2.execution.pool import Call, Died, WorkerShare
 from dfmp2.output import hdf5
 from tests.conftest import PATIENCE, Runner, wait_until
-from tests.faults import numbers
+from tests.faults import numbers, start
 from tests.recorded import recorded_error, recorded_failure
-from tests.test_batch import chain, results, start, worker_of
+from tests.test_batch import chain, results, worker_of
 
 COMMON = ("--precision", "fp64", "--threads", "1")
 LONG = 16  # waters, which take some ten seconds
@@ -260,6 +260,7 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
     """One item after another, on a shrinking cluster."""
     (folder / "chain.xyz").write_text(chain(LONG))
     command = (
+        "batch",
         "run",
         "chain.xyz",
         "h2.xyz",

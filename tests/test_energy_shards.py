@@ -34,12 +34,11 @@ from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint
 from dfmp2.output.prepared import opened
 from dfmp2.output.state import decode, encode
 from tests.conftest import Heard, Runner, listing, run_here, succeed
-from tests.faults import Stopping, numbers
+from tests.faults import INPUTS, Stopping, numbers
 from tests.here import HereSlot
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_prepared import set_disk
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 B = "x.prepared.h5"
 CPU_FLAGS = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
 CASES = {  # molecule, options of the first part, of the second
@@ -308,16 +307,12 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
     assert mine(folder / "x.h5")[pair_energies] == expected[pair_energies]
 
     monkeypatch.setattr(parts, "kernels", lambda: "Zen9 (NumPy)")
-    assert by_pool(HerePool(2))[pair_energies] == expected[pair_energies]
-    heard = Heard()
-    with opened(B) as source:
-        options = options_for(source.prepared, {})
-        elsewhere = partial(parts.by_workers, HerePool(2), source.path)
-        prepared_energy(source, options, listener=heard, elsewhere=elsewhere)
-    assert [text for text in heard.warnings if f"(Zen9 (NumPy) there, {here} here)" in text] == [
+    result = pooled(HerePool(2))
+    assert mine(hdf5.to_bytes(result))[pair_energies] == expected[pair_energies]
+    assert result.diagnostics.warnings == (
         f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last "
-        "bits of the result are not those of a run on one of them"
-    ]
+        "bits of the result are not those of a run on one of them",
+    )
 
 
 def test_products_other_than_those_of_the_first_part_are_named(

@@ -26,7 +26,6 @@ from dfmp2.mp2 import energy
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint
 from tests.conftest import (
-    COMMAND,
     PATIENCE,
     Runner,
     listing,
@@ -34,7 +33,7 @@ from tests.conftest import (
     succeed,
     wait_until,
 )
-from tests.faults import EACH, close, numbers, recorded
+from tests.faults import EACH, INPUTS, close, numbers, recorded, start
 from tests.recorded import recorded_error, recorded_texts
 
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -44,23 +43,6 @@ LINES = {
 }
 # s: a stopped run ends within a few; several times that if the machine is slow or busy
 SECONDS = 60.0
-INPUTS = Path(__file__).parent.parent / "inputs"
-
-
-def start(*arguments: str, cwd: Path, every: str = "1000") -> subprocess.Popen[str]:
-    """Start the command; like a shell's foreground job it reacts to Ctrl-C. A checkpoint is saved
-    every `every` seconds."""
-    return subprocess.Popen(
-        [COMMAND, *arguments],
-        cwd=cwd,
-        env={**os.environ, EACH: every},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        restore_signals=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
 
 
 def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
@@ -85,7 +67,7 @@ def unread(pipe: IO[str] | None) -> int:
 
 def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
     before = listing(folder)
-    with start("run", "-", "--basis", "sto-3g", cwd=folder) as process:
+    with start(folder, "run", "-", "--basis", "sto-3g") as process:
         assert process.stdin is not None
         process.stdin.write("3\n")
         process.stdin.flush()
@@ -114,7 +96,7 @@ SAVED = "x.h5.checkpoint holds what was done; repeat the command to continue"
 def test_what_is_done_is_saved(tmp_path: Path) -> None:
     """After the first checkpoint: the run stops at the next safe point, and is resumed to the
     numbers of one that was never stopped."""
-    process = start(*GLYCINE, cwd=tmp_path, every="0")
+    process = start(tmp_path, *GLYCINE, **{EACH: "0"})
     wait_until(lambda: (tmp_path / "x.h5.checkpoint").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     begun = time.monotonic()
