@@ -11,20 +11,15 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import pytest
 
-from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli import batch_run, signals
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted
-from dfmp2.molecule.xyz import read_xyz
-from dfmp2.mp2 import energy
-from dfmp2.options import Options
-from dfmp2.output.checkpoint import FileCheckpoint
 from tests.conftest import (
     PATIENCE,
     Runner,
@@ -33,7 +28,7 @@ from tests.conftest import (
     succeed,
     wait_until,
 )
-from tests.faults import EACH, INPUTS, close, numbers, recorded, start
+from tests.faults import EACH, INPUTS, close, numbers, start
 from tests.recorded import recorded_error, recorded_texts
 
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -242,40 +237,6 @@ def test_what_cannot_be_raised_is_shown_where_no_signal_came(
     signals._state.received.append(TERM)
     signals._unraisable("of the signal")
     assert shown == ["lost"]
-
-
-@pytest.mark.usefixtures("listening")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_no_tile_is_begun_after_a_signal(
-    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tiles in progress are finished, and no others."""
-    begun, pair_terms, make = [0], CpuBackend.pair_terms, CpuBackend.__init__
-    options = Options(basis="cc-pvdz", threads=workers, precision="fp64", backend="cpu")
-
-    def small_tiles(backend: CpuBackend, threads: int) -> None:
-        make(backend, threads)
-        backend.limits = replace(backend.limits, tile_edge=1)
-
-    def counted(*given: Any) -> Any:
-        number = begun[0] = begun[0] + 1
-        if number == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        deadline = time.monotonic() + SECONDS
-        while number >= 3 and not checkpoint.stop_asked and time.monotonic() < deadline:
-            time.sleep(0.01)  # until the main thread has noticed
-        if number > 3:
-            time.sleep(0.3)  # while it stops the others
-        return pair_terms(*given)
-
-    monkeypatch.setattr(CpuBackend, "__init__", small_tiles)
-    monkeypatch.setattr(CpuBackend, "pair_terms", counted)
-    with recorded() as passed:
-        checkpoint = FileCheckpoint(tmp_path / "x.h5")
-        signals.finish_first(checkpoint)
-        with recorded_error(Interrupted):
-            energy.mp2_energy(read_xyz(INPUTS / "h2o.xyz").molecule, options, checkpoint=checkpoint)
-    assert begun[0] <= 3 + 2 * workers < 15 and passed[-1].tiles
 
 
 # --- the interpreter's blind spots, one by one, in this process -----------------------------------
