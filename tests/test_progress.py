@@ -114,7 +114,12 @@ def test_time_left_of_pair_energies_and_gradient_counted_by_hand(clock: Clock) -
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0, total=156.0), LONG, 1e-6)
     with watch("integrals"):
-        clock.wait(50.0)
+        clock.wait(1.0)
+        forecast.step(0, 20)
+        clock.wait(20.0)
+        forecast.step(10, 20)  # of 20 s of integrals before 5 s of the fit
+        assert forecast.left() == pytest.approx((0.5 * 20 + 5) * 2 + 71)
+        clock.wait(29.0)
     ratio = (50 + 0.2) / (25 + 0.2)
     with watch("pair_energies"):
         clock.wait(1.0)
