@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import dfmp2
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.host.files import lock_holder
 from tests.conftest import PATIENCE, run_command, succeed, wait_until
@@ -142,11 +141,6 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     after = results(folder / "out")
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
     assert not list((folder / "out").glob(".*")) and not list((folder / "tmp").iterdir())
-    alone = dfmp2.run(folder / "chain.xyz", "cc-pvdz", precision="fp64", threads=1)
-    assert (
-        abs(alone.mp2_total_energy - dfmp2.read(folder / "out" / "chain.h5").mp2_total_energy)
-        < 1e-10
-    )
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.popen_fork
 import os
 import signal
+from contextlib import closing
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -53,8 +54,7 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
     others = set(multiprocessing.active_children())  # of tests before this one
-    slot = Slot(WorkerShare(3, 10**9), {"CUDA_VISIBLE_DEVICES": "5"})
-    try:
+    with closing(Slot(WorkerShare(3, 10**9), {"CUDA_VISIBLE_DEVICES": "5"})) as slot:
         for number in (signal.SIGKILL, signal.SIGSEGV):
             slot.submit(Call(broken_worker.surroundings, ()))
             found = slot.result()
@@ -77,8 +77,6 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
         wait_until(lambda: not set(multiprocessing.active_children()) - others)
         slot.submit(Call(broken_worker.surroundings, ()))
         assert slot.result()["pid"] != pid
-    finally:
-        slot.close()
     assert not set(multiprocessing.active_children()) - others
 
 

@@ -40,7 +40,6 @@ from tests.recorded import recorded_error, recorded_failure
 from tests.test_prepared import set_disk
 
 B = "x.prepared.h5"
-CPU_FLAGS = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
 CASES = {  # molecule, options of the first part, of the second
     "rhf, fp64": ("h2o", {"basis": "sto-3g"}, {"precision": "fp64"}),
     "uhf, core, mixed, check": (
