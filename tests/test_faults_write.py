@@ -237,14 +237,6 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
-    done = call("run", "h2.xyz", *H2, "--output", "x.h5", "--log", "/dev/full")
-    assert done.code == 7 and "--log /dev/full: No space left on device" in done.message
-    assert not (folder / "x.h5").exists()
-
-
 # --- order of the steps ---------------------------------------------------------------------------
 
 
