@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -20,6 +21,7 @@ from filelock import FileLock
 from pyscf import lib
 
 from dfmp2.errors import (
+    DiskFull,
     ResourceError,
     ResultFileError,
 )
@@ -142,6 +144,10 @@ def test_regions_of_a_file_keep_to_their_place(
         assert (region.bytes_written, region.bytes_read) == (48, 48)
         with recorded_error(ResultFileError):
             region.read(9, np.empty(2))
+        monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(DiskFull):
+            region.write(0, np.empty(1))
+        monkeypatch.undo()
     with recorded_error(ResourceError):
         region.read(0, np.empty(1))
     with recorded_error(ResourceError):
