@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +19,12 @@ from dfmp2.mp2.calculation import State
 from dfmp2.output import checkpoint as checkpoint_files
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.state import decode
+from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
     from tests.conftest import Finished, Runner
 
-ROOT = Path(__file__).parent.parent
+INPUTS = Path(__file__).parent.parent / "inputs"
 EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point
 # Datasets that may differ between two runs of the same calculation; `mol` contains PySCF's memory
 # limit.
@@ -46,6 +50,32 @@ def energies(bits: Mapping[str, bytes]) -> list[float]:
         float(np.frombuffer(bits[name])[0])
         for name in ("scf/e_tot", "dfmp2/energies/mp2_correlation_energy")
     ]
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the command without waiting for it; like a shell's foreground job it reacts to
+    Ctrl-C."""
+    return subprocess.Popen(
+        [COMMAND, *arguments],
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        restore_signals=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def refusals(function: Callable[..., Any], *cases: tuple[Any, ...]) -> list[str]:
+    """What a function says to each of several arguments, all of which it must refuse."""
+    said = []
+    for given in cases:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - recorded with its kind
+            function(*given)
+        said.append(f"{type(caught.value).__name__}: {caught.value}")
+    return said
 
 
 def close(found: Mapping[str, bytes], expected: Mapping[str, bytes]) -> bool:

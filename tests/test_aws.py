@@ -33,9 +33,8 @@ from tests.aws import PLACE, PREFIX, REGION, ROLE, VARIABLES, Bucket, simulated
 from tests.conftest import MOLECULES, Runner, succeed, wait_until
 from tests.faults import EACH, numbers
 from tests.recorded import recorded_error, recorded_failure
-from tests.test_batch import items
+from tests.test_batch import HEAD, items
 
-HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
 BASE = (
     "batch",
     "submit",

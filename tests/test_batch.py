@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.host.files import lock_holder
-from tests.conftest import COMMAND, PATIENCE, run_command, succeed, wait_until
+from tests.conftest import PATIENCE, run_command, succeed, wait_until
+from tests.faults import start
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
 WATERS = 3.0  # angstrom between the waters of `chain`
@@ -43,20 +40,6 @@ def chain(count: int) -> str:
     return "\n".join([str(3 * count), "", *rows]) + "\n"
 
 
-def start(
-    folder: Path, *arguments: str, env: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """Start the command without waiting for it."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [str(COMMAND), "batch", *arguments],
-        cwd=folder,
-        env={**os.environ, **(env or {})},
-        text=True,
-        **pipes,
-    )
-
-
 def results(output: Path) -> dict[str, tuple[int, int]]:
     """Inode and modification time of every result."""
     return {
@@ -78,7 +61,7 @@ def test_terminated_and_resumed(folder, call):
     (folder / "m.toml").write_text(
         HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "h2", "h2o", "nh2")
     )
-    running = start(folder, "run", "m.toml", "--workers", "2")
+    running = start(folder, "batch", "run", "m.toml", "--workers", "2")
     wait_until(lambda: list((folder / "out").glob("*.h5")))
     worker_of(folder / "out" / "chain.h5")
     live = succeed(call("batch", "status", "m.toml", "--json")).json
@@ -100,37 +83,11 @@ def test_terminated_and_resumed(folder, call):
     assert len(after) == 4 and {name: after[name] for name in before} == before
 
 
-@pytest.mark.slow
-def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
-    """With a checkpoint at every safe point: SIGTERM leaves it, and the same command continues to
-    the same bits."""
-    (folder / "chain.xyz").write_text(chain(4))
-    arguments = ("chain.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1")
-    running = start(
-        folder, "run", *arguments, "--output", "out", env={"DFMP2_CHECKPOINT_SECONDS": "0"}
-    )
-    wait_until(lambda: (folder / "out" / "chain.h5.checkpoint").exists())
-    running.send_signal(signal.SIGTERM)
-    _, err = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 75, err
-    left = {path.name for path in (folder / "out").iterdir()}
-    assert left == {"batch.index.jsonl", "batch.toml", "chain.h5.checkpoint"}
-    shutil.copytree(folder / "out", folder / "damaged")
-    (folder / "damaged" / "chain.h5.checkpoint").write_bytes(
-        b"dfmp2 checkpoint 2\nscratch -\nnonsense"
-    )
-    succeed(call("batch", "run", *arguments, "--output", "out"))
-    done = succeed(call("batch", "run", *arguments, "--output", "damaged"))
-    assert "damaged/chain.h5.checkpoint is damaged" in done.err
-    resumed, whole = (dfmp2.read(folder / name / "chain.h5") for name in ("out", "damaged"))
-    assert resumed.mp2_total_energy == whole.mp2_total_energy
-    assert np.array_equal(resumed.pairs.opposite_spin, whole.pairs.opposite_spin)
-    assert not (folder / "out" / "chain.h5.checkpoint").exists()
-
-
 def test_a_second_signal_ends_it_at_once(folder):
     (folder / "chain.xyz").write_text(chain(8))
-    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out", "--json")
+    running = start(
+        folder, "batch", "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out", "--json"
+    )
     worker = worker_of(folder / "out" / "chain.h5")
     time.sleep(0.3)  # it first tries with a file whether it can write into the folder
     os.kill(worker, signal.SIGSTOP)  # a worker that cannot answer
@@ -165,14 +122,14 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
         "--workers",
         "2",
     )
-    running = start(folder, "run", *arguments, "--precision", "fp64")
+    running = start(folder, "batch", "run", *arguments, "--precision", "fp64")
     worker = worker_of(folder / "out" / "chain.h5")
     os.kill(worker, signal.SIGSTOP)
     wait_until((folder / "out" / "h2.h5").exists)
     before = results(folder / "out")
     running.kill()
     running.wait(timeout=PATIENCE)
-    again = start(folder, "run", *arguments, "--precision", "fp64")
+    again = start(folder, "batch", "run", *arguments, "--precision", "fp64")
     line = next(line for line in again.stderr or () if "left to it" in line)
     assert f"chain: it is being computed by process {worker} on" in line
     os.kill(worker, signal.SIGCONT)
@@ -184,11 +141,6 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     after = results(folder / "out")
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
     assert not list((folder / "out").glob(".*")) and not list((folder / "tmp").iterdir())
-    alone = dfmp2.run(folder / "chain.xyz", "cc-pvdz", precision="fp64", threads=1)
-    assert (
-        abs(alone.mp2_total_energy - dfmp2.read(folder / "out" / "chain.h5").mp2_total_energy)
-        < 1e-10
-    )
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

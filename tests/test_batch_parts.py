@@ -45,7 +45,7 @@ from tests.conftest import MOLECULES, Stored, listing
 from tests.recorded import recorded_error, recorded_texts
 
 
-def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
+def test_sizes_are_those_of_the_molecule(tmp_path, radical, monkeypatch):
     """They agree with those stored by the calculations; the order of atoms does not matter, and
     rejected items cost nothing.
 
@@ -53,25 +53,22 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
     """
     monkeypatch.setenv("DFMP2_REQUIRE_NKI", "1")
     monkeypatch.setenv("DFMP2_SCRATCH", "/no such folder")
-    for name, stored in (("h2o", water), ("nh2", radical)):
-        sizes, (first, *rest) = stored.json["sizes"], MOLECULES[name].splitlines()[2:]
-        for file, atoms in (("given", [first, *rest]), ("turned", [*rest, first])):
-            (tmp_path / f"{file}.xyz").write_text(
-                "\n".join([*MOLECULES[name].splitlines()[:2], *atoms]) + "\n"
-            )
-        options = {"basis": "sto-3g", "frozen_core": str(sizes["frozen_core"]), "backend": "nki"}
-        batch = make_batch(["given.xyz", "turned.xyz"], options, tmp_path / "out", tmp_path)
-        given, turned = works(read_inputs(batch))
-        found = given.load
-        assert found is not None and found is turned.load and given.series != turned.series
-        assert (found.nao, found.naux_scf, found.naux) == (
-            sizes["nao"],
-            sizes["naux_scf"],
-            sizes["naux"],
-        )
-        spins = 1 if name == "h2o" else 2
-        assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
-        assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
+    sizes = radical.json["sizes"]
+    head, (first, *rest) = MOLECULES["nh2"].splitlines()[:2], MOLECULES["nh2"].splitlines()[2:]
+    for file, atoms in (("given", [first, *rest]), ("turned", [*rest, first])):
+        (tmp_path / f"{file}.xyz").write_text("\n".join([*head, *atoms]) + "\n")
+    options = {"basis": "sto-3g", "frozen_core": str(sizes["frozen_core"]), "backend": "nki"}
+    batch = make_batch(["given.xyz", "turned.xyz"], options, tmp_path / "out", tmp_path)
+    given, turned = works(read_inputs(batch))
+    found = given.load
+    assert found is not None and found is turned.load and given.series != turned.series
+    assert (found.nao, found.naux_scf, found.naux) == (
+        sizes["nao"],
+        sizes["naux_scf"],
+        sizes["naux"],
+    )
+    assert [s.nocc for s in found.spins] == sizes["nocc"]
+    assert [s.nvir for s in found.spins] == sizes["nvir"]
     (one,) = read_inputs(make_batch(["given.xyz"], {"basis": "6-31g"}, tmp_path / "out", tmp_path))
     states = ((0, 2), (2, 2), (-2, 2), (0, 4))
     asked = [one._replace(molecule=one.molecule.with_state(*state)) for state in states]
@@ -263,7 +260,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfmp2.execution.pool.exit_code", lambda process: process.exitcode)
 
 
-def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | None = None) -> Any:
+def ended_slot(tmp_path: Path, error: BaseException) -> Any:
     """A slot whose process was killed after writing 20,000 letters."""
     slot: Any = Slot.__new__(Slot)
     file = tmp_path / "errors"
@@ -273,10 +270,7 @@ def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | Non
     slot._process = SimpleNamespace(pid=None, exitcode=-9, kill=lambda: None)
     slot._executor = SimpleNamespace(shutdown=lambda **how: None)
     slot._loaded = Future()
-    if loaded is None:
-        slot._loaded.set_result(None)
-    else:
-        slot._loaded.set_exception(loaded)
+    slot._loaded.set_result(None)
     slot.future = Future()
     slot.future.set_exception(error)
     return slot

@@ -64,23 +64,6 @@ def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> 
     assert "the default run does not work (exit code 1)" in done.out
 
 
-@pytest.mark.slow
-def test_what_lies_in_the_folder_is_reported_and_not_run(folder: Path):
-    for name in (".pyscf_conf.py", "numpy.py", "torch.py"):
-        (folder / name).write_text("import pathlib; pathlib.Path('marker').touch()\n")
-    variables = {"HOME": str(folder), "OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "true"}
-    done = run_command("doctor", cwd=folder, env=variables)
-    assert (done.code, done.err) == (0, "")
-    assert not (folder / "marker").exists()
-    for text in (
-        "numpy.py, torch.py in the working directory",
-        "OMP_PROC_BIND=true",
-    ):
-        assert text in done.out
-    assert "ok   PyTorch" in done.out
-    assert done.out.splitlines()[-1].startswith("dfmp2 doctor: the default run works, ")
-
-
 def test_exit_code_is_that_of_the_run(folder: Path):
     # By themselves codes 7 and 3
     variables = {"PYSCF_TMPDIR": "/nowhere", "PYSCF_MAX_MEMORY": "lots"}

@@ -33,15 +33,13 @@ from dfmp2.output import hdf5, tile_shards
 from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint
 from dfmp2.output.prepared import opened
 from dfmp2.output.state import decode, encode
-from tests.conftest import Finished, Heard, Runner, listing, run_command, run_here, succeed
-from tests.faults import Stopping, numbers
+from tests.conftest import Heard, Runner, listing, run_here, succeed
+from tests.faults import INPUTS, Stopping, numbers
 from tests.here import HereSlot
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_prepared import set_disk
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 B = "x.prepared.h5"
-CPU_FLAGS = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
 CASES = {  # molecule, options of the first part, of the second
     "rhf, fp64": ("h2o", {"basis": "sto-3g"}, {"precision": "fp64"}),
     "uhf, core, mixed, check": (
@@ -308,16 +306,12 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
     assert mine(folder / "x.h5")[pair_energies] == expected[pair_energies]
 
     monkeypatch.setattr(parts, "kernels", lambda: "Zen9 (NumPy)")
-    assert by_pool(HerePool(2))[pair_energies] == expected[pair_energies]
-    heard = Heard()
-    with opened(B) as source:
-        options = options_for(source.prepared, {})
-        elsewhere = partial(parts.by_workers, HerePool(2), source.path)
-        prepared_energy(source, options, listener=heard, elsewhere=elsewhere)
-    assert [text for text in heard.warnings if f"(Zen9 (NumPy) there, {here} here)" in text] == [
+    result = pooled(HerePool(2))
+    assert mine(hdf5.to_bytes(result))[pair_energies] == expected[pair_energies]
+    assert result.diagnostics.warnings == (
         f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last "
-        "bits of the result are not those of a run on one of them"
-    ]
+        "bits of the result are not those of a run on one of them",
+    )
 
 
 def test_products_other_than_those_of_the_first_part_are_named(
@@ -340,33 +334,6 @@ def test_products_other_than_those_of_the_first_part_are_named(
         assert [text for text in heard.stages if "products" in text] == said
 
 
-@pytest.mark.skipif("avx" not in CPU_FLAGS, reason="needs the kernels of Sandy Bridge")
-@pytest.mark.slow
-def test_b_that_was_made_by_other_kernels_is_named(folder: Path) -> None:
-    """Made by processes that really use other kernels: same energies, other last bits, and the file
-    names both processors."""
-    environment = {"OPENBLAS_CORETYPE": "Sandybridge"}
-    make = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--output", B, "--precision", "fp64")
-    succeed(run_command(*make, cwd=folder, env=environment))
-    done = succeed(run_command("energy", "--from", B, "--output", "x.h5", cwd=folder))
-    result = dfmp2.read(folder / "x.h5")
-    assert result.preparation is not None and "Sandybridge" in result.preparation.blas
-    if result.provenance.blas == result.preparation.blas:
-        pytest.skip("the kernels of this processor are those of Sandy Bridge")
-    said = (
-        f"{B} was prepared with other products ({result.preparation.blas}; here "
-        f"{result.provenance.blas})"
-    )
-    assert said in " ".join(done.err.split())
-    again = succeed(
-        run_command("energy", "--from", B, "--output", "y.h5", cwd=folder, env=environment)
-    )
-    assert "other products" not in again.err
-    assert dfmp2.read(folder / "y.h5").mp2_total_energy == pytest.approx(
-        result.mp2_total_energy, abs=1e-11
-    )
-
-
 def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None:
     program = (
         "import sys; from dfmp2.cli.main import main\n"
@@ -378,52 +345,3 @@ def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None
     subprocess.run(
         [sys.executable, "-c", program], cwd=folder, check=True, stdout=subprocess.DEVNULL
     )
-
-
-@pytest.mark.slow
-def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
-    """(H2O)8 in cc-pVTZ: 1, 2 and 3 workers, one killed in the middle, and 5 shards give bitwise
-    the numbers of energy and run."""
-
-    def dfmp2_command(*arguments: str) -> Finished:
-        return succeed(run_command(*arguments, "--precision", "fp64", cwd=tmp_path))
-
-    what = (str(INPUTS / "water-8.xyz"), "--basis", "cc-pvtz", "--threads", "2")
-    dfmp2_command("prepare", *what, "--output", B)
-    dfmp2_command("run", *what, "--output", "run.h5")
-    dfmp2_command("energy", "--from", B, "--output", "one.h5")
-    for count in ("1", "2", "3"):
-        dfmp2_command("energy", "--from", B, "--output", f"{count}.h5", "--workers", count)
-    for index in range(5):
-        dfmp2_command("energy", "--from", B, "--output", "5.h5", "--shard", f"{index}/5")
-    dfmp2_command("energy", "--from", B, "--output", "5.h5", "--collect")
-    command = (
-        str(sys.executable),
-        "-m",
-        "dfmp2",
-        "energy",
-        "--from",
-        B,
-        "--output",
-        "killed.h5",
-        "--workers",
-        "2",
-    )
-    with subprocess.Popen(
-        [*command, "--precision", "fp64"], cwd=tmp_path, stdout=subprocess.DEVNULL
-    ) as process:
-        while not (workers := busy_workers(process.pid)):
-            assert process.poll() is None, "ended before a worker was seen at work"
-            time.sleep(0.1)
-        os.kill(workers[0], signal.SIGKILL)
-        assert process.wait(600) == 0
-    expected = mine(tmp_path / "run.h5")
-    for name in ("one", "1", "2", "3", "5", "killed"):
-        assert mine(tmp_path / f"{name}.h5") == expected, name
-
-
-def busy_workers(parent: int) -> list[int]:
-    """Child processes that hold the 155 MB of B, so that they are past their imports."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    held = {int(pid): int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in children}
-    return [pid for pid, pages in held.items() if pages * os.sysconf("SC_PAGE_SIZE") > 220e6]

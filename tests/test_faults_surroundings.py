@@ -1,4 +1,4 @@
-"""The machine's clock, time zone, locale and encoding change nothing."""
+"""The machine's time zone, locale and encoding change nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import MOLECULES, Runner, run_command, succeed
+from tests.conftest import MOLECULES, run_command, succeed
 from tests.faults import EACH, numbers
 
 H2 = ("--basis", "sto-3g", "--threads", "1")
@@ -25,9 +25,6 @@ UNSET = (
 )
 # as an application that embeds us may do
 ACTIVATE = "import locale; locale.setlocale(locale.LC_ALL, '')\n"
-BACKWARDS = (
-    "import itertools, time; _now = itertools.count(2e9, -3600.0); time.time = lambda: next(_now)\n"
-)
 PLACES = {
     "no locale": {"TZ": "Pacific/Kiritimati"},
     "ASCII": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": ":nonsense"},
@@ -97,28 +94,3 @@ def test_place(
     assert "dfmp2 finished" in (tmp_path / "l.txt").read_text(encoding="utf-8")
     shown = succeed(run_command("show", "x.h5", cwd=tmp_path, env=variables))
     assert shown.out in done.out
-
-
-@pytest.mark.slow
-def test_clock_that_runs_backwards(
-    call: Runner,
-    folder: Path,
-) -> None:
-    """The clock goes back an hour at each reading: in a run and all its checkpoints, in a batch,
-    its workers and locks."""
-    succeed(call("run", "h2.xyz", *H2, "--output", "expected.h5"))
-    variables = {EACH: "0", "PYTHONPATH": customised(folder, BACKWARDS)}
-    succeed(
-        run_command("run", "h2.xyz", *H2, "--output", "x.h5", "--resume", cwd=folder, env=variables)
-    )
-    batch = ("batch", "run", "h2.xyz", "h2o.xyz", *H2, "--output", "out", "--workers", "2")
-    succeed(run_command(*batch, cwd=folder, env=variables))
-    again = succeed(run_command(*batch, cwd=folder, env=variables))
-    assert "2 of 2 items complete (2 of them before)" in again.out
-    assert numbers(folder / "x.h5") == numbers(folder / "expected.h5")
-    assert {path.name for path in (folder / "out").iterdir()} == {
-        "h2.h5",
-        "h2o.h5",
-        "batch.index.jsonl",
-        "batch.toml",
-    }

@@ -104,13 +104,8 @@ def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(
     assert "passed before" in capsys.readouterr().out
     assert day.run(tmp_path, steps[:1], 0.0) == 0
     assert "no time is left" in capsys.readouterr().out
-
-
-def test_what_another_machine_has_found_does_not_count(tmp_path, capsys, monkeypatch):
-    steps = (script("well", "print('it is')"),)
-    day.run(tmp_path, steps, math.inf)
     monkeypatch.setattr(day, "machine", lambda: {"chip": "trn2"})
-    day.run(tmp_path, steps, math.inf)
+    assert day.run(tmp_path, steps[3:4], end) == 0
     assert "every step runs again" in capsys.readouterr().out
 
 

@@ -7,26 +7,19 @@ import fcntl
 import os
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import pytest
 
-from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli import batch_run, signals
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted
-from dfmp2.molecule.xyz import read_xyz
-from dfmp2.mp2 import energy
-from dfmp2.options import Options
-from dfmp2.output.checkpoint import FileCheckpoint
 from tests.conftest import (
-    COMMAND,
     PATIENCE,
     Runner,
     listing,
@@ -34,46 +27,15 @@ from tests.conftest import (
     succeed,
     wait_until,
 )
-from tests.faults import EACH, close, numbers, recorded
+from tests.faults import EACH, INPUTS, close, numbers, start
 from tests.recorded import recorded_error, recorded_texts
 
-CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 LINES = {
     signal.SIGTERM: "dfmp2: terminated (SIGTERM): nothing was written; run it again",
     signal.SIGINT: "dfmp2: interrupted (Ctrl-C): nothing was written",
 }
 # s: a stopped run ends within a few; several times that if the machine is slow or busy
 SECONDS = 60.0
-INPUTS = Path(__file__).parent.parent / "inputs"
-
-
-def start(*arguments: str, cwd: Path, every: str = "1000") -> subprocess.Popen[str]:
-    """Start the command; like a shell's foreground job it reacts to Ctrl-C. A checkpoint is saved
-    every `every` seconds."""
-    return subprocess.Popen(
-        [COMMAND, *arguments],
-        cwd=cwd,
-        env={**os.environ, EACH: every},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        restore_signals=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """The stderr output after the signal, which must have ended the process in time and in
-    order."""
-    begun = time.monotonic()
-    out, err = process.communicate(timeout=PATIENCE)
-    assert time.monotonic() - begun < SECONDS
-    assert process.returncode == CODES[number], err
-    assert out == "" and "Traceback" not in err and "Exception ignored" not in err
-    assert [line for line in err.splitlines() if line.startswith("dfmp2: ")] == [LINES[number]]
-    assert err.splitlines()[-1] == LINES[number]
-    return err
 
 
 def unread(pipe: IO[str] | None) -> int:
@@ -85,14 +47,15 @@ def unread(pipe: IO[str] | None) -> int:
 
 def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
     before = listing(folder)
-    with start("run", "-", "--basis", "sto-3g", cwd=folder) as process:
+    with start(folder, "run", "-", "--basis", "sto-3g") as process:
         assert process.stdin is not None
         process.stdin.write("3\n")
         process.stdin.flush()
         wait_until(lambda: not unread(process.stdin))  # nothing is shown before that
         process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE)
-        stopped(process, signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 75 and out == ""
+    assert [line for line in err.splitlines() if "dfmp2 run" not in line] == [LINES[signal.SIGTERM]]
     assert listing(folder) == before
 
 
@@ -114,7 +77,7 @@ SAVED = "x.h5.checkpoint holds what was done; repeat the command to continue"
 def test_what_is_done_is_saved(tmp_path: Path) -> None:
     """After the first checkpoint: the run stops at the next safe point, and is resumed to the
     numbers of one that was never stopped."""
-    process = start(*GLYCINE, cwd=tmp_path, every="0")
+    process = start(tmp_path, *GLYCINE, **{EACH: "0"})
     wait_until(lambda: (tmp_path / "x.h5.checkpoint").exists() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     begun = time.monotonic()
@@ -260,40 +223,6 @@ def test_what_cannot_be_raised_is_shown_where_no_signal_came(
     signals._state.received.append(TERM)
     signals._unraisable("of the signal")
     assert shown == ["lost"]
-
-
-@pytest.mark.usefixtures("listening")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_no_tile_is_begun_after_a_signal(
-    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tiles in progress are finished, and no others."""
-    begun, pair_terms, make = [0], CpuBackend.pair_terms, CpuBackend.__init__
-    options = Options(basis="cc-pvdz", threads=workers, precision="fp64", backend="cpu")
-
-    def small_tiles(backend: CpuBackend, threads: int) -> None:
-        make(backend, threads)
-        backend.limits = replace(backend.limits, tile_edge=1)
-
-    def counted(*given: Any) -> Any:
-        number = begun[0] = begun[0] + 1
-        if number == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        deadline = time.monotonic() + SECONDS
-        while number >= 3 and not checkpoint.stop_asked and time.monotonic() < deadline:
-            time.sleep(0.01)  # until the main thread has noticed
-        if number > 3:
-            time.sleep(0.3)  # while it stops the others
-        return pair_terms(*given)
-
-    monkeypatch.setattr(CpuBackend, "__init__", small_tiles)
-    monkeypatch.setattr(CpuBackend, "pair_terms", counted)
-    with recorded() as passed:
-        checkpoint = FileCheckpoint(tmp_path / "x.h5")
-        signals.finish_first(checkpoint)
-        with recorded_error(Interrupted):
-            energy.mp2_energy(read_xyz(INPUTS / "h2o.xyz").molecule, options, checkpoint=checkpoint)
-    assert begun[0] <= 3 + 2 * workers < 15 and passed[-1].tiles
 
 
 # --- the interpreter's blind spots, one by one, in this process -----------------------------------
