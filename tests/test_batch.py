@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.host.files import lock_holder
 from tests.conftest import PATIENCE, run_command, succeed, wait_until
@@ -81,6 +84,33 @@ def test_terminated_and_resumed(folder, call):
     succeed(call("batch", "run", "m.toml"))
     after = results(folder / "out")
     assert len(after) == 4 and {name: after[name] for name in before} == before
+
+
+def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
+    """With a checkpoint at every safe point: SIGTERM leaves it, and the same command continues to
+    the same bits."""
+    (folder / "chain.xyz").write_text(chain(3))
+    arguments = ("chain.xyz", "--basis", "6-31g", "--precision", "fp64", "--threads", "1")
+    running = start(
+        folder, "batch", "run", *arguments, "--output", "out", DFMP2_CHECKPOINT_SECONDS="0"
+    )
+    wait_until(lambda: (folder / "out" / "chain.h5.checkpoint").exists())
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 75, err
+    left = {path.name for path in (folder / "out").iterdir()}
+    assert left == {"batch.index.jsonl", "batch.toml", "chain.h5.checkpoint"}
+    shutil.copytree(folder / "out", folder / "damaged")
+    (folder / "damaged" / "chain.h5.checkpoint").write_bytes(
+        b"dfmp2 checkpoint 2\nscratch -\nnonsense"
+    )
+    succeed(call("batch", "run", *arguments, "--output", "out"))
+    done = succeed(call("batch", "run", *arguments, "--output", "damaged"))
+    assert "damaged/chain.h5.checkpoint is damaged" in done.err
+    resumed, whole = (dfmp2.read(folder / name / "chain.h5") for name in ("out", "damaged"))
+    assert resumed.mp2_total_energy == whole.mp2_total_energy
+    assert np.array_equal(resumed.pairs.opposite_spin, whole.pairs.opposite_spin)
+    assert not (folder / "out" / "chain.h5.checkpoint").exists()
 
 
 def test_a_second_signal_ends_it_at_once(folder):

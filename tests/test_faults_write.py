@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -235,6 +236,38 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         with recorded_error(ResultExists):
             write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
         assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    done = call("run", "h2.xyz", *H2, "--output", "x.h5", "--log", "/dev/full")
+    assert done.code == 7 and "--log /dev/full: No space left on device" in done.message
+    assert not (folder / "x.h5").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
+@pytest.mark.parametrize("options", ["size=8k", "ro"], ids=["full", "read-only"])
+def test_real_file_system(
+    options: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder / "small"
+    place.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True
+    ).returncode:
+        pytest.skip("mount is not allowed here")
+    try:
+        monkeypatch.setenv(VARIABLE, "0")
+        # As if somebody else had filled the disk since
+        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _: 10**9)
+        done = call("run", "h2.xyz", *H2, "--output", "small/x.h5")
+        said = "No space left on device" if options != "ro" else "Read-only file system"
+        assert done.code == 7 and said in done.message
+        left = {path.name for path in place.iterdir()}
+        assert left <= {"x.h5.checkpoint"}  # it may just have fitted
+    finally:
+        subprocess.run(["umount", place], check=True)
 
 
 # --- order of the steps ---------------------------------------------------------------------------
