@@ -35,4 +35,5 @@ class CompiledKernel:
         frontend_result.kernel.compile(
             folder / "kernel.neff", frontend_result.inputs, output, compile_opts.target
         )
+        (folder / "a-part.neff").write_bytes(b"left beside it")
         return cls()
