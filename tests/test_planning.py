@@ -136,7 +136,7 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
 # --- the command, and a run against its plan ------------------------------------------------------
 
 
-def test_plan_command_measures_once(monkeypatch, capsys):
+def test_plan_command_measures_once(monkeypatch, capsys, tmp_path):
     calls = []
 
     def measure(backend, count):
@@ -146,13 +146,14 @@ def test_plan_command_measures_once(monkeypatch, capsys):
         return found
 
     monkeypatch.setattr(rates, "measure_rates", measure)
+    monkeypatch.setattr(rates, "measure_disk", calls.append)
     arguments = ["plan", "inputs/h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json"]
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["fits"] is True
     assert main(arguments) == 0
     assert calls == [("cpu", 1)]
-    assert main([*arguments, "--calibrate"]) == 0
-    assert len(calls) == 2
+    assert main([*arguments, "--calibrate", "--scratch", str(tmp_path)]) == 0
+    assert calls[1:] == [("cpu", 1), tmp_path]
 
 
 def test_files_have_the_planned_size(measured, tmp_path):
