@@ -356,7 +356,7 @@ def fitting_object(mf: Any) -> Any:
 
 
 def coulomb_exchange(
-    mf: Any, orbitals: list[Array], exact: ExactExchange = HARTREE_FOCK
+    mf: Any, orbitals: list[Array], exact: ExactExchange
 ) -> tuple[Array, Array]:
     """J and exact exchange of the densities C C^T of some orbitals, each (n, nao, nao), Eh.
 

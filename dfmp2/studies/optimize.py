@@ -528,7 +528,7 @@ def minimum(
     search: Search = MINIMUM,
     start: StartOrbitals | None = None,
     listener: Listener | None = None,
-    command: str = "dfmp2.studies.optimize",
+    command: str,
     checkpoint: Checkpoint = NOTHING,
     doubt_units: bool = True,
 ) -> MP2Result:
