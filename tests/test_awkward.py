@@ -30,6 +30,7 @@ from dfmp2.output.study import Study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import harmonic_frequencies
+from dfmp2.studies.hessian import for_differences
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.vibrations import masses, principal_axes, rigid_motions
 from tests.awkward import (
@@ -263,6 +264,8 @@ def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study
     """Even if a loose SCF was requested: 1e-6 Eh in an energy would be 1e-3 in its second
     derivatives."""
     assert {run.options.scf_conv_tol <= 1e-11 for run in vibrations.runs.values()} == {True}
+    tight = for_differences(dfmp2.Options("sto-3g", scf_conv_tol=1e-13))
+    assert tight.scf_conv_tol == 1e-13
     hessian = vibrations.arrays["hessian"].value
     np.testing.assert_array_equal(hessian, hessian.T)
     step = vibrations.settings["displacement"]

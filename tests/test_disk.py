@@ -313,6 +313,7 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
     with Space(tmp_path, 80) as space:
         array = space.array("b", 10)
         array.write(0, np.ones(10))
+        assert space.own_folder().stat().st_mode & 0o077 == 0
         os.truncate(space.own_folder() / "b.raw", 40)
         with recorded_error(ResourceError):
             array.read(0, np.empty(10))

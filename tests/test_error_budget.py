@@ -608,6 +608,13 @@ def test_differences(result: MP2Result) -> None:
     convergence = budget.sources["scf_convergence"].correlation
     assert convergence is not None and convergence.value == pytest.approx(0.12 * 3.5e-6, rel=1e-12)
 
+    every, sampled = (
+        replace(result, precision="mixed", certificate=replace(SOME, sampled=n)) for n in (100, 40)
+    )
+    for pair in ((sampled, every), (every, sampled)):  # the least certain of both
+        added = combined(list(zip(weights, pair, strict=False)), "x").sources["precision"]
+        assert added.correlation.kind == "bounded"
+
     errors = ((5e-5, 2e-5), (4e-5, 1e-5), (2e-5, 1e-5))
     certified = [
         replace(run, fitting_certificate=measured(correlation, scf, 1e-7))

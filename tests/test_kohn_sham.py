@@ -219,14 +219,19 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("symbols", "second"),
+    ("symbols", "second", "ladder"),
     [
-        pytest.param(("P", "H"), [-1.614, -2.6598, -1.0679], marks=pytest.mark.slow),
-        (("O", "O"), [0.0, 0.0, 2.457]),
+        pytest.param(
+            ("P", "H"),
+            [-1.614, -2.6598, -1.0679],
+            ("level shift", "second order"),
+            marks=pytest.mark.slow,
+        ),
+        (("O", "O"), [0.0, 0.0, 2.457], ("second order",)),
     ],
 )
 def test_orbitals_belong_to_an_energy_with_an_occupied_orbital_above_an_empty_one(
-    symbols: tuple[str, str], second: list[float]
+    symbols: tuple[str, str], second: list[float], ladder: tuple[str, ...]
 ) -> None:
     """In singlet PH and O2 the occupied pi orbital always lies above the empty one: the stored
     orbitals and their energies still belong to the stored energy, in PySCF too. Only a level shift
@@ -235,7 +240,7 @@ def test_orbitals_belong_to_an_energy_with_an_occupied_orbital_above_an_empty_on
     molecule = Molecule(symbols, [[0.0, 0.0, 0.0], second])
     given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": "20,50"}
     found = dfmp2.run(molecule, allow_small_gap=True, listener=Silent(), **given).reference
-    assert found.ladder[-1] == "second order"
+    assert found.ladder[-len(ladder) :] == ladder
     mf = dft.RKS(mole_of(molecule, "sto-3g"), xc="pbe")
     mf.grids.atom_grid = (20, 50)
     coeff, occupied = found.mo_coeff[0], found.mo_occ[0]

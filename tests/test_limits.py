@@ -307,6 +307,7 @@ def test_a_check_is_of_our_energies_against_theirs(methylene: MP2Result) -> None
     expected = (0.1, ours.pairs.same_spin_energy + 0.02, ours.pairs.opposite_spin_energy + 0.3)
     assert [getattr(made, part) for part in PARTS] == pytest.approx(expected, abs=1e-12)
     assert made.correlation_difference == pytest.approx(expected[1] + expected[2], abs=1e-12)
+    assert made.scf_total_energy == ours.scf_total_energy - 0.1
     assert (made.same_spin, made.opposite_spin, made.allowed) == (-0.02, -0.3, 1e-8)
     for bounds in ((3e-8, 1e-8, 2e-8), (1e-8, 3e-8, 2e-8), (1e-8, 2e-8, 3e-8)):
         proof = Certificate(9, 4, *bounds, 1e-9, tolerance=1e-7, repeated_in_fp64=False)
