@@ -115,8 +115,9 @@ def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
     path, said = tmp_path / "x.prepared.h5", Heard()
     dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, listener=Heard())
     result = dfmp2.energy(path, precision="fp64", listener=said)
-    assert any(
-        "the SCF began with float32 exchange" in text for text in result.diagnostics.warnings
+    assert result.diagnostics.warnings == (
+        "--precision fp64, but the SCF began with float32 exchange (its end is float64): prepare it "
+        "with --precision fp64 for a run without any float32",
     )
     assert dfmp2.energy(path, listener=said).diagnostics.warnings == ()
     dfmp2.prepare(

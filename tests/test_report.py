@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.output import hdf5
-from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL
+from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.reports.energies import _pair_map
@@ -214,6 +215,21 @@ def test_squares_of_small_pair_energies_have_no_sign() -> None:
     for value, positive in ((0.5, True), (1e-3, True), (1e-9, False), (0.0, False), (-0.5, False)):
         drawn = _square(0.0, 0.0, 20.0, value, 1.0, "")
         assert ("positive" in drawn) == positive, value
+
+
+TETRAHEDRON = [[0, 0, 0], [0, 0, 1], [0, 0.94, -0.33], [0.82, -0.47, -0.33], [-0.82, -0.47, -0.33]]
+
+
+def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
+    """A flat molecule gets half of the usual 340, so that it can be turned; no molecule more than
+    340."""
+    flat = Molecule(("O", "C", "S"), [[0, 0, -2.2], [0, 0, 0], [0, 0, 2.95]])
+    round_one = Molecule(("C", "F", "F", "F", "F"), 5.0 * np.array(TETRAHEDRON))
+    for molecule, lowest, highest in ((flat, 169.0, 171.0), (round_one, 171.0, 341.0)):
+        box = re.search(r'viewBox="([^"]+)"', draw_molecule(molecule))
+        assert box is not None
+        height = float(box[1].split()[3])
+        assert lowest < height < highest
 
 
 def test_a_page_shows_eight_results_in_full(result):
