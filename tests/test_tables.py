@@ -50,7 +50,7 @@ from dfmp2.output import text as texts
 from dfmp2.output.html import sources
 from dfmp2.output.html.sources import Entry, Origin
 from dfmp2.output.json import study_json, to_json
-from dfmp2.output.study import Study, is_study, read_verified_study
+from dfmp2.output.study import is_study, read_verified_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import devices, memory, time
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
@@ -64,7 +64,7 @@ from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
 from tests.conftest import WRITTEN
 from tests.recorded import MESSAGES, Messages
-from tests.sessions import same
+from tests.sessions import leaves, same
 
 STORED = Path(__file__).parent / "data" / "tables"
 ROUNDING = 1e-13  # may be zero on another processor
@@ -137,6 +137,8 @@ def options() -> list[str]:
     users: dict[str, list[str]] = {}
     for name, command in commands.items():
         for declared in command["params"]:
+            if declared["name"] == "_click_default_help":
+                continue  # its names depend on the commands that this process has run
             declared["help"] = bool(declared.get("help"))
             said = [f"{key}={declared[key]}" for key in declared if declared[key] not in UNSAID]
             users.setdefault(" ".join(said), []).append(name)
@@ -555,22 +557,11 @@ def stored_outputs() -> Iterator[str]:
         patch.setattr(sources, "MOST_IN_FULL", 2)
         for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
             name = packed.stem
-            if packed in OLD:
-                name = f"old-{name}"
             Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
             yield f"--- {name}"
             for line in outputs(name):
                 if not OF_THE_PROGRAM.search(line):
                     yield line
-
-
-def page_of(file: str, stored: MP2Result | Study, content: str) -> str:
-    """The page of a result or study that was read, with its content hash."""
-    if isinstance(stored, MP2Result):
-        return sources.result_page(Entry(file, stored, content), None)
-    content = f"{content} (table)"
-    runs = [Entry(name, run, content) for name, run in stored.runs.items()]
-    return sources.study_page(stored, runs, None, Origin(file, content))
 
 
 def elements_of(page: str) -> Iterator[str]:
@@ -581,33 +572,25 @@ def elements_of(page: str) -> Iterator[str]:
             yield line
 
 
-def leaves(value: Any, path: str) -> Iterator[str]:
-    """The numbers and texts of a JSON value behind their path."""
-    if isinstance(value, dict):
-        for name, item in sorted(value.items()):
-            yield from leaves(item, f"{path}/{name}")
-    elif isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
-        for place, item in enumerate(value):
-            yield from leaves(item, f"{path}/{place}")
-    else:
-        yield f"{path} {in_digits(value)}"
-
-
 def outputs(file: str) -> Iterator[str]:
     """Page, text, notebook display and JSON of a stored result or study."""
     read = read_verified_study if is_study(file) else hdf5.read_verified
     stored, content = read(file)
-    yield from elements_of(page_of(file, stored, content))
     if isinstance(stored, MP2Result):
+        page = sources.result_page(Entry(file, stored, content), None)
         yield from texts.report(stored).splitlines()
         yield from texts.pair_table(stored).splitlines()
         brief, in_json = texts.brief_report(stored, file), to_json(stored, file)
     else:
+        runs = [Entry(name, run, f"{content} (table)") for name, run in stored.runs.items()]
+        page = sources.study_page(stored, runs, None, Origin(file, f"{content} (table)"))
         brief, in_json = texts.brief_study(stored, file), study_json(stored, file)
+    yield from elements_of(page)
     yield from map(without_sentences, brief.splitlines())
     yield from re.split(r"(?=<)", stored._repr_html_())
     yield from map(without_sentences, repr(stored).splitlines())
-    yield from leaves(json.loads(in_json), "")
+    for path, value in leaves(json.loads(in_json)):
+        yield f"{path} {shown(value)}"
 
 
 # --- tables ---------------------------------------------------------------------------------------
