@@ -313,8 +313,6 @@ def test_a_dipole_moment_needs_no_forces() -> None:
     result = calculator.result
     scs = result.scf_total_energy + result.scs_mp2_correlation_energy
     assert energy == pytest.approx(scs * 27.211386, rel=1e-8)
-    calculator.reset()
-    assert calculator.result is None
 
 
 def test_forces_without_a_certificate_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

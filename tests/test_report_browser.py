@@ -157,8 +157,6 @@ def test_headings_sort(three):
     ] == sorted(times)
     assert press(three, 5, RUNS) == "descending"
     assert [float(text) for text in column(three, 5, RUNS)] == sorted(times, reverse=True)
-    assert press(three, 6, RUNS) == "ascending"
-    assert column(three, 6, RUNS) == sorted(column(three, 6, RUNS), key=str.lower)
     assert three.run("document.querySelectorAll('[aria-sort]').length") == 1
     # By keyboard as well: a heading is a button.
     three.run(
@@ -308,7 +306,6 @@ def test_links_lead_to_their_section(three):
     for link in links:
         three.run(f"document.querySelector('a[href=\"{link}\"]').click()")
         assert three.run("location.hash") == link
-        assert three.run("document.querySelector(location.hash).tagName") in ("SECTION", "DETAILS")
         assert three.run("document.querySelector(location.hash).checkVisibility()")
 
 
@@ -319,9 +316,7 @@ def test_contents_stay_in_view(three, resize):
         top, bottom = three.run(
             "(r => [r.top, r.bottom])(document.querySelector('.contents').getBoundingClientRect())"
         )
-        assert 0 <= top < 1 and bottom <= 800, width
-        if width == 390:
-            assert bottom - top < 80  # one line
+        assert 0 <= top < 1 and bottom <= {1440: 800, 390: 80}[width], width  # one line
         assert three.run("document.documentElement.scrollWidth") <= width
 
 
@@ -345,10 +340,6 @@ def test_tiles_hold_their_numbers_at_every_width(tab, resize, tmp_path, result):
     for width in (360, 580, 640, 1000, 1024, 1160, 1440):
         resize(width)
         assert max(tab.run(wide)) <= 0, width
-    resize(703)  # A4 without its margins
-    tab.ask("Emulation.setEmulatedMedia", media="print")
-    assert max(tab.run(wide)) <= 0
-    tab.ask("Emulation.setEmulatedMedia", media="")
 
 
 def test_the_summary_is_one_sheet_whatever_a_run_says(tab, tmp_path, result):

@@ -1,6 +1,6 @@
 """Pure functions of their arguments, against tables in `tests/data/tables`: the parameters of all
-commands, integers and texts made from numbers, predicted costs of kernels, planned memory and
-times, and output and drawings of the results in `tests/data/stored_runs`.
+commands, integers and texts made from numbers, planned memory and times, and output and drawings
+of the results in `tests/data/stored_runs`.
 
 `python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the two
 largest are compressed: `xz -dc`): each change needs a reason. Other tests compare with formulas and
@@ -15,17 +15,14 @@ import json
 import lzma
 import math
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from io import BytesIO, StringIO
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import click
-import h5py
 import numpy as np
 import pytest
 
@@ -34,7 +31,7 @@ from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.batch_plan import _prospect, duration
 from dfmp2.cli.console import about
-from dfmp2.cli.main import cli, main
+from dfmp2.cli.main import cli
 from dfmp2.errors import Dfmp2Error
 from dfmp2.errors.messages import Option
 from dfmp2.fitting.sets import find_partners
@@ -44,18 +41,16 @@ from dfmp2.molecule import basis
 from dfmp2.molecule.basis_library import edits, nearest
 from dfmp2.molecule.elements import SYMBOLS, fills_inner_shell, mass, radius
 from dfmp2.molecule.frozen_core import count_core
-from dfmp2.mp2.derive import derive
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import values
 from dfmp2.output import document, hdf5
 from dfmp2.output import drawings as drawn
 from dfmp2.output import text as texts
-from dfmp2.output.export import export
 from dfmp2.output.html import sources
 from dfmp2.output.html.sources import Entry, Origin
 from dfmp2.output.json import study_json, to_json
-from dfmp2.output.study import Study, is_study, read_verified_study
+from dfmp2.output.study import is_study, read_verified_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import devices, memory, time
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
@@ -69,14 +64,14 @@ from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
 from tests.conftest import WRITTEN
 from tests.recorded import MESSAGES, Messages
-from tests.sessions import same
+from tests.sessions import leaves, same
 
 STORED = Path(__file__).parent / "data" / "tables"
 ROUNDING = 1e-13  # may be zero on another processor
 RUNS = Path(__file__).parent / "data" / "stored_runs"  # commands.sh says how each was made
 OLD = [
     WRITTEN / f"{name}.h5.xz"
-    for name in ("core-potential", "x2c", "broken-symmetry", "conventional", "prepared")
+    for name in ("core-potential", "x2c", "broken-symmetry", "conventional")
 ]
 
 
@@ -128,62 +123,26 @@ def without_sentences(line: str) -> str:
     return f"{opened}{bracket}{numbers_of(said)}"
 
 
-def called(*arguments: str) -> list[str]:
-    """The lines that a command prints."""
-    out, said = StringIO(), StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(said):
-        patch.setenv("COLUMNS", "80")
-        assert main(arguments) == 0, said.getvalue()
-    return out.getvalue().splitlines()
-
-
 # --- parameters of commands -----------------------------------------------------------------------
 
-# Attributes that a parameter of a command may have, and those left out.
-SAID = {
-    **{"required": False, "nargs": 1, "multiple": False, "is_flag": False, "flag_value": None},
-    **{"count": False, "hidden": False, "default": None, "metavar": None, "show_default": None},
-    **{"is_eager": False, "expose_value": True, "callback": None, "envvar": None},
-}
-
-
-def declared(parameter: click.Parameter) -> str:
-    """What a parameter of a command accepts, its default, and whether it has no help."""
-    told = {**vars(parameter), **parameter.to_info_dict()}
-    kind = told["type"]
-    parts = ["/".join([*told["opts"], *told["secondary_opts"]]), type(parameter).__name__]
-    parts += [f"{name}={kind[name]}" for name in kind if name != "name" and kind[name]]
-    for name, usual in SAID.items():
-        value = told.get(name, usual)
-        if value != usual:
-            parts.append(f"{name}={getattr(value, '__qualname__', value)}")
-    if not told.get("help"):
-        parts.append("without help")
-    return " ".join(parts)
-
-
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """All commands by the words that call them."""
-
-    def visit(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-        yield path, command
-        context = click.Context(command)
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                inner = command.get_command(context, name)
-                assert inner is not None
-                yield from visit(inner, f"{path} {name}".strip())
-
-    yield from visit(cli, "")
+UNSAID = (None, False, [])
 
 
 def options() -> list[str]:
     """Each declaration of a parameter, with the commands that have it."""
+    commands = cli.to_info_dict(click.Context(cli))["commands"]
+    for group in ("batch", "kernels"):
+        for name, command in commands[group]["commands"].items():
+            commands[f"{group} {name}"] = command
     users: dict[str, list[str]] = {}
-    for path, command in commands():
-        for parameter in command.params:
-            users.setdefault(declared(parameter), []).append(path)
-    return sorted(f"{declaration}: {', '.join(users[declaration])}" for declaration in users)
+    for name, command in commands.items():
+        for declared in command["params"]:
+            if declared["name"] == "_click_default_help":
+                continue  # its names depend on the commands that this process has run
+            declared["help"] = bool(declared.get("help"))
+            said = [f"{key}={declared[key]}" for key in declared if declared[key] not in UNSAID]
+            users.setdefault(" ".join(said), []).append(name)
+    return sorted(f"{said}: {', '.join(names)}" for said, names in users.items())
 
 
 # --- functions of a few arguments -----------------------------------------------------------------
@@ -420,32 +379,18 @@ COSTED = {
     "trsm": ((1, 1300, 900), (1, 70, 100)),
     "mp2_energy": ((5, 190, 1), (3, 700, 1)),
 }
-SPINS = (Shape(9, 130, 400), Shape(7, 132, 400))
 
 
 def costs() -> Iterator[str]:
-    """The engine work of each kind of call, the text of a price, and predictions."""
+    """The engine work of each kind of call."""
     for chip in model.CHIPS.values():
-        yield fields(chip)
         for name, shapes in COSTED.items():
             row = catalogue.find(name)
             for shape in map(Shape._make, shapes):
                 for variant in row.variants(shape, chip.target):
-                    price = catalogue.best(row, shape, chip, variant)
                     title = f"{chip.name} {row.name} {tuple(shape)} {variant}"
-                    yield f"{title} calls={price.calls} floor={shown(price.floor)}"
-                    for call, engines in price.parts:
+                    for call, engines in catalogue.best(row, shape, chip, variant).parts:
                         yield f"{title} {call.count} x {fields(engines)}"
-    for row, shape in ((catalogue.KERNELS[0], SPINS[0]), (catalogue.KERNELS[3], Shape(9, 30, 70))):
-        chip = model.CHIPS["trn1"]
-        price = catalogue.best(row, shape, chip)
-        trace = catalogue.largest_trace(price, chip)
-        yield from catalogue.price_text(row, shape, chip, price, trace).splitlines()
-    large = (Shape(800, 672, 2304),)  # B that a core of trn1 holds, but none of trn2
-    for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1]), *catalogue.predict(large)):
-        yield fields(one)
-    yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))
-    yield fields(catalogue.predict_product((3, 100, 200, 300), model.CHIPS["trn2"]))
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -612,22 +557,11 @@ def stored_outputs() -> Iterator[str]:
         patch.setattr(sources, "MOST_IN_FULL", 2)
         for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
             name = packed.stem
-            if packed in OLD:
-                name = f"old-{name}"
             Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
             yield f"--- {name}"
             for line in outputs(name):
                 if not OF_THE_PROGRAM.search(line):
                     yield line
-
-
-def page_of(file: str, stored: MP2Result | Study, content: str) -> str:
-    """The page of a result or study that was read, with its content hash."""
-    if isinstance(stored, MP2Result):
-        return sources.result_page(Entry(file, stored, content), None)
-    content = f"{content} (table)"
-    runs = [Entry(name, run, content) for name, run in stored.runs.items()]
-    return sources.study_page(stored, runs, None, Origin(file, content))
 
 
 def elements_of(page: str) -> Iterator[str]:
@@ -638,93 +572,25 @@ def elements_of(page: str) -> Iterator[str]:
             yield line
 
 
-def leaves(value: Any, path: str) -> Iterator[str]:
-    """The numbers and texts of a JSON value behind their path."""
-    if isinstance(value, dict):
-        for name, item in sorted(value.items()):
-            yield from leaves(item, f"{path}/{name}")
-    elif isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
-        for place, item in enumerate(value):
-            yield from leaves(item, f"{path}/{place}")
-    else:
-        yield f"{path} {in_digits(value)}"
-
-
-EXPORTS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
-    "radical.h5": (("molden", {}), ("qcschema", {}), ("xyz", {})),
-    "restricted-open.h5": (("molden", {}), ("qcschema", {}), ("trexio", {})),
-    "gradient.h5": (("qcschema", {}), ("xyz", {})),
-    "polarizability.h5": (("cube", {"density": True, "spacing": 1.1}),),
-    "old-core-potential.h5": (("molden", {}), ("qcschema", {}), ("trexio", {})),
-    "old-x2c.h5": (("molden", {}), ("xyz", {}), ("extxyz", {})),
-    "double-hybrid.h5": (
-        ("molden", {}),
-        ("cube", {"orbital": "5", "spacing": 0.9, "margin": 2}),
-    ),
-}
-DERIVED: dict[str, tuple[dict[str, Any], ...]] = {
-    "mixed.h5": (
-        {"method": "scs-mp2"},
-        {"os_scale": 1.1, "ss_scale": 0.7},
-        {"frozen_core": "2"},
-    ),
-    "radical.h5": ({"method": "sos-mp2"}, {"frozen_core": "2"}),
-    "restricted-open.h5": ({"method": "mp2"}, {"frozen_core": "1", "method": "scs-mp2"}),
-}
-
-
-def batch() -> Iterator[str]:
-    """The page of a batch of three results and a failure."""
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        shutil.copytree(WRITTEN / "batch", "batch")
-        for packed in Path("batch").glob("*.xz"):
-            packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
-            packed.unlink()
-        hybrid = lzma.decompress((RUNS / "double-hybrid.h5.xz").read_bytes())
-        Path("batch/hybrid.h5").write_bytes(hybrid)
-        yield from elements_of(sources.page(Path("batch"), None))
-
-
 def outputs(file: str) -> Iterator[str]:
-    """Page, text, notebook display and JSON of a stored result or study, files of other formats,
-    and derived results; of a prepared file, which has none of them, what `show` prints."""
-    if file == "old-prepared.h5":
-        yield from map(without_sentences, called("show", file))
-        return
+    """Page, text, notebook display and JSON of a stored result or study."""
     read = read_verified_study if is_study(file) else hdf5.read_verified
     stored, content = read(file)
-    yield from elements_of(page_of(file, stored, content))
     if isinstance(stored, MP2Result):
+        page = sources.result_page(Entry(file, stored, content), None)
         yield from texts.report(stored).splitlines()
         yield from texts.pair_table(stored).splitlines()
         brief, in_json = texts.brief_report(stored, file), to_json(stored, file)
     else:
+        runs = [Entry(name, run, f"{content} (table)") for name, run in stored.runs.items()]
+        page = sources.study_page(stored, runs, None, Origin(file, f"{content} (table)"))
         brief, in_json = texts.brief_study(stored, file), study_json(stored, file)
+    yield from elements_of(page)
     yield from map(without_sentences, brief.splitlines())
     yield from re.split(r"(?=<)", stored._repr_html_())
     yield from map(without_sentences, repr(stored).splitlines())
-    yield from leaves(json.loads(in_json), "")
-    for form, options in EXPORTS.get(file, ()):
-        yield f"--- {form} {options}"
-        yield from exported(stored, form, options)
-    for changes in DERIVED.get(file, ()):
-        yield f"--- {changes}"
-        yield from leaves(json.loads(to_json(derive(stored, **changes), None)), "")
-
-
-def exported(result: MP2Result, form: str, options: dict[str, Any]) -> Iterator[str]:
-    """The lines of a result in the format of another program, or its values by their path."""
-    content = export(result, form, **options)
-    if form == "trexio":
-        with h5py.File(BytesIO(content)) as handle:
-            for name, item in sorted(handle["/"].items()):
-                for key, values in sorted({**item.attrs, **item}.items()):
-                    found = np.asarray(values).ravel().tolist()
-                    yield f"{name}/{key} {in_digits(found)}"
-    elif form == "qcschema":
-        yield from leaves(json.loads(content), "")
-    else:
-        yield from content.decode().splitlines()
+    for path, value in leaves(json.loads(in_json)):
+        yield f"{path} {shown(value)}"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -734,7 +600,6 @@ TABLES: dict[str, Callable[[], Any]] = {
     "functions": functions,
     "costs": costs,
     "plans": plans,
-    "batch": batch,
     "stored": stored_outputs,
 }
 

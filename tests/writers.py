@@ -48,35 +48,23 @@ def named(fault: Fault) -> str:
 # --- the faults -----------------------------------------------------------------------------------
 
 
-class _Failing(io.BytesIO):
+class _Failing(io.FileIO):
     """A file on a failing disk; accepted data are on it."""
 
     def __init__(self, path: Path, mode: str, fault: Fault) -> None:
-        super().__init__()
-        self._file = _open(path, mode)
-        self.name = str(path)
+        super().__init__(str(path), mode)
         self._step, self._number = fault
 
     def write(self, content: Any) -> int:
-        if self._step == "write":
-            raise OSError(self._number, os.strerror(self._number))
+        if self._step == "flush":
+            return super().write(content)
         if self._step == "short write":
-            self._file.write(bytes(content[: len(content) // 2]))
-            self._file.flush()
-            raise OSError(self._number, os.strerror(self._number))
-        return self._file.write(content)
+            super().write(bytes(content[: len(content) // 2]))
+        raise OSError(self._number, os.strerror(self._number))
 
     def flush(self) -> None:
-        if self._step == "flush" and not self._file.closed:
+        if self._step == "flush":
             raise OSError(self._number, os.strerror(self._number))
-        self._file.flush()
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 @contextmanager
