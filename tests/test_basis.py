@@ -39,8 +39,7 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 from dfmp2.output.hdf5_datasets import hash_of, read_contents
-from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 
 import_pyscf()
 from pyscf import df, gto, scf  # noqa: E402 - after the shield
@@ -341,30 +340,6 @@ def test_the_default_is_the_best_sound_set(
     if instead.startswith("made"):
         with recorded_error(NumericalError):
             resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
-
-
-def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> None:
-    (folder / "hbr.xyz").write_text("2\n\nBr 0 0 0\nH 0 0 1.41\n")
-    arguments = (
-        "run",
-        "hbr.xyz",
-        "--basis",
-        "cc-pvdz",
-        "--threads",
-        "1",
-        "--stability",
-        "off",
-        "--json",
-    )
-    poor = (*arguments, "--scf-auxbasis", "cc-pvdz-jkfit")
-    refused = call(*poor)
-    recorded_failure(refused, NumericalError.exit_code)
-    allowed = succeed(call(*poor, "--allow-poor-fit")).json
-    assert allowed["scf_fitting_error"]["sum"] == pytest.approx(0.68, abs=0.01)
-    sound = succeed(call(*arguments, "--overwrite")).json
-    # Conventional: -2572.9702
-    assert sound["scf_total_energy"] == pytest.approx(-2572.9702, abs=1e-4)
-    assert allowed["scf_total_energy"] - sound["scf_total_energy"] == pytest.approx(0.674, abs=2e-3)
 
 
 def test_a_mean_field_with_a_poor_set_is_refused():

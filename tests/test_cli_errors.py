@@ -151,14 +151,6 @@ def test_a_fault_of_the_program_is_not_hidden(
         call("run", H2, *STO3G)
 
 
-def test_a_run_on_a_full_disk(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = listing(folder)
-    monkeypatch.setattr("dfmp2.host.files.free_disk", lambda folder: 1_000)
-    done = call("run", H2, *STO3G)
-    assert done.code == 7 and "1.00 kB free and at least 10.00 kB are needed" in done.message
-    assert listing(folder) == before
-
-
 @pytest.mark.parametrize(("free", "code"), [(9_999, 7), (10_000, 0)])
 def test_a_derived_result_needs_ten_kilobytes(
     call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch, free: int, code: int

@@ -20,7 +20,7 @@ from dfmp2.errors import InputError
 from dfmp2.host.resources import cores
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.options import Options
-from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
+from tests.conftest import COMMAND, Runner, run_command, succeed
 
 STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
 
@@ -91,27 +91,6 @@ def test_every_option_reaches_the_calculation(
 # --- compute --------------------------------------------------------------------------------------
 
 
-def test_precision(json_of: Any) -> None:
-    exact, mixed, auto = (
-        json_of("h2o.xyz", *STO3G, "--precision", how) for how in ("fp64", "mixed", "auto")
-    )
-    assert (exact["precision"], exact["precision_certificate"]) == ("fp64", None)
-    for found in (mixed, auto):
-        certificate = found["precision_certificate"]
-        assert (
-            found["precision"] == "mixed" and certificate["sampled"] == certificate["pairs"] == 15
-        )
-        difference = abs(found["mp2_correlation_energy"] - exact["mp2_correlation_energy"])
-        # All pairs were redone
-        assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
-
-
-def test_tolerance(json_of: Any) -> None:
-    repeated = json_of("h2o.xyz", *STO3G, "--tolerance", "1e-14")
-    assert repeated["precision"] == "fp64" and repeated["precision_certificate"]["repeated_in_fp64"]
-    assert repeated["precision_certificate"]["tolerance"] == 1e-14
-
-
 def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option overrides the environment, and is recorded in the result; what is no number in the
     environment counts as not set."""
@@ -152,17 +131,6 @@ def test_threads_reach_openmp_and_are_given_back(
 
 
 # --- output ---------------------------------------------------------------------------------------
-
-
-def test_check(water: Stored, radical: Stored) -> None:
-    """PySCF's own DF-MP2 on the same orbitals: 1e-8 Eh, and the certificate in mixed precision."""
-    for stored in (water, radical):
-        check, certificate = stored.json["check"], stored.json["precision_certificate"]
-        names = ("correlation_error", "same_spin_error", "opposite_spin_error")
-        allowed = 1e-8 + max(certificate[name] for name in names)
-        assert check["passed"] and check["program"].startswith("PySCF ")
-        assert check["allowed"] == pytest.approx(allowed, rel=1e-12)
-        assert abs(check["correlation_difference"]) < allowed
 
 
 def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:

@@ -299,28 +299,6 @@ def test_start_orbitals_come_from_it(radical_file: Path) -> None:
     assert result.reference.cycles <= 3
 
 
-@pytest.mark.parametrize("disk", [False, True])
-def test_groups_of_orbitals_are_read_to_their_places(
-    disk: bool, radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B of a large molecule has several hashes per spin."""
-    if disk:
-        set_disk(monkeypatch)
-    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 1)
-    path = tmp_path / "nh2.prepared.h5"
-    molecule = write_molecules(tmp_path) / "nh2.xyz"
-    dfmp2.prepare(molecule, "sto-3g", path, frozen_core=1, listener=Heard())
-    whole = dfmp2.energy(radical_file, listener=Heard())
-    cut = dfmp2.energy(path, listener=Heard())
-    assert cut.correlation_energy == pytest.approx(whole.correlation_energy, abs=1e-11)
-    with opened(path) as source:
-        assert [len(groups) for groups in source._groups] == [4, 3]
-        loaded = source.load(2)
-    with h5py.File(path) as handle:
-        for spin, found in zip(("alpha", "beta"), loaded, strict=True):
-            np.testing.assert_array_equal(found, handle[f"b/{spin}"][()])
-
-
 def test_a_flipped_bit_of_b_on_disk_is_found(
     radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
