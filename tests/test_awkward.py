@@ -223,6 +223,12 @@ def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study
     )
     assert np.abs(rows - rows.T).max() > 1e-9  # so it was symmetrised, as the mean of both
     assert hessian == pytest.approx((rows + rows.T) / 2, abs=1e-13)
+    plus, minus = (
+        np.array([vibrations.runs[f"{sign}-{at}"].properties.relaxed_dipole for at in PLACES])
+        for sign in ("plus", "minus")
+    )
+    slopes = vibrations.arrays["dipole_derivatives"].value
+    assert slopes == pytest.approx((plus - minus) / (2 * step), abs=1e-12)
 
 
 MASSES = [15.99491461957, 18.99840316273, 1.00782503223]  # O, F, H

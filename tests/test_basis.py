@@ -221,11 +221,9 @@ def test_exchange_functions_span_the_same_space_as_pyscf_files(name: str, symbol
     exchange = exchange_element(name, symbol)
     role_free = basis_library.find_pyscf_element(normalise(name), symbol)
     assert role_free is not None
-    mole = gto.M(
-        atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(exchange)}, spin=None, verbose=0
-    )
-    other = gto.M(
-        atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(role_free)}, spin=None, verbose=0
+    mole, other = (
+        gto.M(atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(element)}, spin=None, verbose=0)
+        for element in (exchange, role_free)
     )
     cross = gto.intor_cross("int1e_ovlp", mole, other)
     overlaps = np.linalg.solve(mole.intor("int1e_ovlp"), cross) @ np.linalg.solve(
@@ -343,9 +341,7 @@ def test_the_default_is_the_best_sound_set(
 
 
 def test_a_mean_field_with_a_poor_set_is_refused():
-    bromine, _ = pair("jk", "Br", "cc-pvdz", "cc-pvdz-jkfit")
-    hydrogen, _ = pair("jk", "H", "cc-pvdz")
-    basis = BasisSet("orbital", "cc-pvdz", {"Br": bromine, "H": hydrogen})
+    basis = resolve_orbital("cc-pvdz", ["Br", "H"])
     mole = make_mole([("Br", (0, 0, 0)), ("H", (0, 0, 1.41))], basis)
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-9, max_cycle=100)
     with recorded_error(NumericalError):

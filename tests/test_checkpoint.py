@@ -261,6 +261,19 @@ def test_b_is_told_before_the_state_that_refers_to_it_is_saved(
     assert told == [False, True]
 
 
+def test_orbitals_of_every_iteration_are_saved_with_their_spins(states: Any) -> None:
+    """The last ones are nearly those of the converged SCF."""
+    _, passed = states["nh2"]
+    within = [state.orbitals for state in passed if state.reference is None]
+    reference = passed[-1].reference
+    assert len(within) == reference.cycles
+    densities = [
+        np.einsum("spi,si,sqi->spq", one.mo_coeff, one.mo_occ, one.mo_coeff)
+        for one in (within[-1], reference)
+    ]
+    np.testing.assert_allclose(*densities, atol=1e-4)
+
+
 # --- which run it belongs to ----------------------------------------------------------------------
 
 

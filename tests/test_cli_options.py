@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import df, gto
+from pyscf import df, gto, lib
 
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.host.resources import cores
 from dfmp2.molecule.mole import fitting_data
+from dfmp2.mp2 import energy
 from dfmp2.options import Options
 from tests.conftest import COMMAND, Runner, run_command, succeed
 
@@ -68,15 +69,13 @@ def test_every_option_reaches_the_calculation(
     option: Any, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And changes no other option."""
-    from dfmp2.interop import python
-
     seen: list[Options] = []
 
     def stop(_molecule: Any, options: Options, **_rest: Any) -> None:
         seen.append(options)
         raise InputError("seen")
 
-    monkeypatch.setattr(python, "run_options", stop)
+    monkeypatch.setattr("dfmp2.interop.python.run_options", stop)
     text, value = GIVEN[option.name]
     (folder / "a.h5").touch()
     needed = NEEDED.get(option.name, {})
@@ -109,13 +108,6 @@ def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_reach_openmp_and_are_given_back(
     json_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dfmp2.molecule.pyscf_shield import import_pyscf
-
-    import_pyscf()
-    from pyscf import lib
-
-    from dfmp2.mp2 import energy
-
     seen, run_scf, before = [], energy.run_scf, lib.num_threads()
 
     def watched(*given: Any, **named: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 from weakref import WeakSet
 
 import numpy as np
@@ -368,15 +368,9 @@ def test_a_held_lock_protects_whatever_the_name_says(
 def test_signal_during_the_removal_is_raised_afterwards(
     kind: type[BaseException], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove, calls = scratch_folder.remove_folder, []
-
-    def interrupted(path: Path) -> None:
-        calls.append(path)
-        if len(calls) == 1:
-            raise kind
-        remove(path)
-
-    monkeypatch.setattr(scratch_folder, "remove_folder", interrupted)
+    # Interrupted the first time
+    remove = Mock(wraps=scratch_folder.remove_folder, side_effect=[kind, DEFAULT])
+    monkeypatch.setattr(scratch_folder, "remove_folder", remove)
     space = Space(root, 0)
     space.array("b", 3)
     with pytest.raises(kind):

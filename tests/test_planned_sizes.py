@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyscf import dft, gto
@@ -62,12 +63,7 @@ def test_arrays_of_a_gradient_are_in_memory_as_soon_as_they_fit(
 def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every routine takes two seconds here; the work is counted on PySCF's molecule of the same
     waters."""
-    asked: list[int] = []
-
-    def two_seconds(work: Any) -> float:
-        asked.append(1)
-        return 2.0
-
+    two_seconds = Mock(return_value=2.0)
     monkeypatch.setattr(rates, "shortest", two_seconds)
     found = rates._host(3)
     water = "O {0} 0 0.2217; H {0} 1.4309 -0.8867; H {0} -1.4309 -0.8867"
@@ -88,7 +84,7 @@ def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) ->
     assert found["functional"] == pytest.approx(len(grid.weights) * small.nao / 2)
     pairs = rates._pairs(CpuBackend(2))
     assert pairs == dict.fromkeys(("pairs_fp64", "pairs_mixed"), 16 * 17 * 256**2 * 768 / 2)
-    assert len(asked) == 6
+    assert two_seconds.call_count == 6
 
 
 # --- sizes ----------------------------------------------------------------------------------------
