@@ -90,6 +90,21 @@ def test_every_option_reaches_the_calculation(
 # --- compute --------------------------------------------------------------------------------------
 
 
+def test_precision(json_of: Any) -> None:
+    exact, mixed = (json_of("h2o.xyz", *STO3G, "--precision", how) for how in ("fp64", "mixed"))
+    certificate = mixed["precision_certificate"]
+    assert certificate["sampled"] == certificate["pairs"] == 15
+    difference = abs(mixed["mp2_correlation_energy"] - exact["mp2_correlation_energy"])
+    # All pairs were redone
+    assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
+
+
+def test_tolerance(json_of: Any) -> None:
+    repeated = json_of("h2o.xyz", *STO3G, "--tolerance", "1e-14")
+    assert repeated["precision"] == "fp64" and repeated["precision_certificate"]["repeated_in_fp64"]
+    assert repeated["precision_certificate"]["tolerance"] == 1e-14
+
+
 def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option overrides the environment, and is recorded in the result; what is no number in the
     environment counts as not set."""

@@ -282,6 +282,21 @@ def test_start_orbitals_come_from_it(radical_file: Path) -> None:
     assert result.reference.cycles <= 3
 
 
+def test_groups_of_orbitals_are_read_to_their_places(
+    radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B of a large molecule has several hashes per spin."""
+    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 1)
+    path, molecule = tmp_path / "nh2.prepared.h5", radical_file.with_name("nh2.xyz")
+    dfmp2.prepare(molecule, "sto-3g", path, frozen_core=1, listener=Heard())
+    with opened(path) as source:
+        assert [len(groups) for groups in source._groups] == [4, 3]
+        loaded = source.load(2)
+    with h5py.File(radical_file) as handle:
+        for spin, found in zip(("alpha", "beta"), loaded, strict=True):
+            np.testing.assert_allclose(found, handle[f"b/{spin}"], atol=1e-11)
+
+
 @FILES
 @given(plan=changes)
 def test_changed_anywhere(plan: list[Change], radical_file: Path, tmp_path: Path) -> None:
