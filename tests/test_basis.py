@@ -39,8 +39,7 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 from dfmp2.output.hdf5_datasets import hash_of, read_contents
-from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 
 import_pyscf()
 from pyscf import df, gto, scf  # noqa: E402 - after the shield
@@ -222,11 +221,9 @@ def test_exchange_functions_span_the_same_space_as_pyscf_files(name: str, symbol
     exchange = exchange_element(name, symbol)
     role_free = basis_library.find_pyscf_element(normalise(name), symbol)
     assert role_free is not None
-    mole = gto.M(
-        atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(exchange)}, spin=None, verbose=0
-    )
-    other = gto.M(
-        atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(role_free)}, spin=None, verbose=0
+    mole, other = (
+        gto.M(atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(element)}, spin=None, verbose=0)
+        for element in (exchange, role_free)
     )
     cross = gto.intor_cross("int1e_ovlp", mole, other)
     overlaps = np.linalg.solve(mole.intor("int1e_ovlp"), cross) @ np.linalg.solve(
@@ -343,34 +340,8 @@ def test_the_default_is_the_best_sound_set(
             resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
 
 
-def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> None:
-    (folder / "hbr.xyz").write_text("2\n\nBr 0 0 0\nH 0 0 1.41\n")
-    arguments = (
-        "run",
-        "hbr.xyz",
-        "--basis",
-        "cc-pvdz",
-        "--threads",
-        "1",
-        "--stability",
-        "off",
-        "--json",
-    )
-    poor = (*arguments, "--scf-auxbasis", "cc-pvdz-jkfit")
-    refused = call(*poor)
-    recorded_failure(refused, NumericalError.exit_code)
-    allowed = succeed(call(*poor, "--allow-poor-fit")).json
-    assert allowed["scf_fitting_error"]["sum"] == pytest.approx(0.68, abs=0.01)
-    sound = succeed(call(*arguments, "--overwrite")).json
-    # Conventional: -2572.9702
-    assert sound["scf_total_energy"] == pytest.approx(-2572.9702, abs=1e-4)
-    assert allowed["scf_total_energy"] - sound["scf_total_energy"] == pytest.approx(0.674, abs=2e-3)
-
-
 def test_a_mean_field_with_a_poor_set_is_refused():
-    bromine, _ = pair("jk", "Br", "cc-pvdz", "cc-pvdz-jkfit")
-    hydrogen, _ = pair("jk", "H", "cc-pvdz")
-    basis = BasisSet("orbital", "cc-pvdz", {"Br": bromine, "H": hydrogen})
+    basis = resolve_orbital("cc-pvdz", ["Br", "H"])
     mole = make_mole([("Br", (0, 0, 0)), ("H", (0, 0, 1.41))], basis)
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-9, max_cycle=100)
     with recorded_error(NumericalError):

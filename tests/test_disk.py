@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 from weakref import WeakSet
 
 import numpy as np
 import pytest
-from pyscf import df, gto, scf
+from pyscf import df, gto
 
 import dfmp2
 from dfmp2.errors import InputError, Interrupted, ResourceError
@@ -30,12 +30,14 @@ from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
 from dfmp2.planning.memory import VARIES
+from dfmp2.planning.rates import DiskRates
 from dfmp2.scf import jk, ladder
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import (
     COMMAND,
     PATIENCE,
+    Heard,
     Runner,
     only_free_in,
     succeed,
@@ -99,64 +101,38 @@ def stale_name(pid: int = DEAD, host: str | None = None) -> str:
 def test_energies_on_disk_equal_those_in_memory(
     monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
+    """To the last bit; what is written is what was planned."""
+    given = {"scratch": str(root), "stability": "off", "memory": 3 * 10**9, **EXACT}
     held, stored = both(
-        monkeypatch,
-        lambda: dfmp2.run(
-            INPUTS / "nh2.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT
-        ),
+        monkeypatch, lambda: dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", **given, listener=Heard())
     )
     for energy in (
         "scf_total_energy",
         "mp2_same_spin_correlation_energy",
         "mp2_correlation_energy",
     ):
-        assert getattr(stored, energy) == getattr(held, energy)  # to the last bit
-    assert held.storage is not None and stored.storage is not None
-    assert (held.storage.scf_integrals, held.storage.fitted_tensor, held.storage.written) == (
-        "memory",
-        "memory",
-        0,
-    )
-    assert (stored.storage.scf_integrals, stored.storage.fitted_tensor) == ("disk", "disk")
+        assert getattr(stored, energy) == getattr(held, energy)
+    storages = [held.storage, stored.storage]
+    assert [(one.scf_integrals, one.fitted_tensor) for one in storages] == [
+        ("memory", "memory"),
+        ("disk", "disk"),
+    ]
     sizes = stored.sizes
     b = sum(o * v for o, v in zip(sizes.nocc, sizes.nvir, strict=True)) * sizes.naux
     columns = sizes.nao * (sizes.nao + 1) // 2
     # B raw, and once more fitted
-    assert stored.storage.written == 8 * (sizes.naux_scf * columns + 2 * b)
-    assert stored.storage.read > stored.storage.written
+    written = 8 * (sizes.naux_scf * columns + 2 * b)
+    assert [one.written for one in storages] == [0, written]
+    monkeypatch.setattr("dfmp2.planning.rates.load_disk", lambda folder: DiskRates(date="today"))
+    planned = dfmp2.plan(INPUTS / "nh2.xyz", "sto-3g", **given).to_dict()["scratch"]
+    assert planned["written_bytes"] == written
+    assert stored.storage.predicted == planned["bytes"]
+    builds = stored.reference.cycles - 12  # beyond the iterations that were foreseen
+    assert stored.storage.read - planned["read_bytes"] == builds * 8 * sizes.naux_scf * columns
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert stored.memory.measured_peak == pytest.approx(peak, rel=0.05)
+    assert stored.memory.budget == 3 * 10**9
     assert stored.storage.folder == str(root) and list(root.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("backend", "precision", "spin"),
-    [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0)],
-)
-def test_pair_energies_on_the_same_orbitals(
-    backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tiles and solves are the same; only the number of functions per product in the transformation
-    differs."""
-    atoms = "N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6" + ("" if spin else "; H 0.9 0 -0.3")
-    mole = gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)
-    mf = (scf.UHF if spin else scf.RHF)(mole).run(conv_tol=1e-10, conv_tol_grad=1e-5)
-    held, stored = both(
-        monkeypatch,
-        lambda: dfmp2.from_mean_field(
-            mf, "def2-svp-ri", backend=backend, precision=precision, threads=2
-        ),
-    )
-    for name, matrix in held.pairs.channels().items():
-        np.testing.assert_allclose(
-            stored.pairs.channels()[name],
-            matrix,
-            rtol=0,
-            atol=1e-16 if precision == "fp64" else 1e-9,
-        )
-    if held.certificate is not None and stored.certificate is not None:
-        assert stored.certificate.correlation_error == pytest.approx(
-            held.certificate.correlation_error, abs=1e-14
-        )
-    assert stored.storage is not None and stored.storage.scf_integrals == "none"
 
 
 MOLE = gto.M(
@@ -393,15 +369,9 @@ def test_a_held_lock_protects_whatever_the_name_says(
 def test_signal_during_the_removal_is_raised_afterwards(
     kind: type[BaseException], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove, calls = scratch_folder.remove_folder, []
-
-    def interrupted(path: Path) -> None:
-        calls.append(path)
-        if len(calls) == 1:
-            raise kind
-        remove(path)
-
-    monkeypatch.setattr(scratch_folder, "remove_folder", interrupted)
+    # Interrupted the first time
+    remove = Mock(wraps=scratch_folder.remove_folder, side_effect=[kind, DEFAULT])
+    monkeypatch.setattr(scratch_folder, "remove_folder", remove)
     space = Space(root, 0)
     space.array("b", 3)
     with pytest.raises(kind):

@@ -1,5 +1,4 @@
-"""Sizes of runs against PySCF's counts, memory of a gradient against a count by hand in numbers of
-float64 unless stated otherwise, and rates.
+"""Sizes of runs against PySCF's counts, what of a gradient fits into memory, and rates.
 
 Complete plans are in the table `plans` (tests/test_tables.py) and in the sessions `plan-...`,
 `parts-of-plans` and `rates-of-a-host`.
@@ -10,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyscf import dft, gto
@@ -17,90 +17,44 @@ from pyscf import dft, gto
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates
-from dfmp2.planning.gradient import gradient_memory, gradient_with_b
-from dfmp2.planning.memory import MemoryPlan
+from dfmp2.planning.gradient import gradient_memory
+from dfmp2.planning.memory import GradientMemory
 from dfmp2.planning.plan import workload_sizes
-from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.sizes import Spin
 from dfmp2.planning.system import with_kept_pairs
 from dfmp2.progress import Silent
 from tests.awkward import MOLECULES, mole_of
 from tests.test_tables import GRADIENT
 
-PAIRS = 23 * 24 // 2
-B = (5 * 14 + 4 * 15) * 79
 WORKERS = 3
-MB = 10**6
-INTEGRALS = 101 * 250  # of one operator
 
 
-def plan_of(work: Workload, budget: int = 10**12) -> MemoryPlan:
-    """The plan with three threads of the host."""
-    return memory.memory_plan(work, CpuBackend(WORKERS).limits, WORKERS, program=0, budget=budget)
+@pytest.mark.parametrize(
+    ("changes", "room", "changed"),
+    [
+        ({}, "needed", {"response_held"}),
+        ({"naux": 3000}, "needed", {"z_on_disk", "scf_kept"}),
+        ({"naux": 3000}, "peak", {"scf_kept"}),
+        ({"naux_scf": 4000}, "needed", {"half_on_disk"}),
+    ],
+)
+def test_arrays_of_a_gradient_are_in_memory_as_soon_as_they_fit(
+    changes: dict[str, Any], room: str, changed: set[str]
+) -> None:
+    """To the byte; the SCF integrals are not kept beside those of a certificate's own SCF."""
+    work = replace(GRADIENT, **changes)
 
+    def within(budget: int, **more: Any) -> GradientMemory:
+        limits = CpuBackend(WORKERS).limits
+        plan = memory.memory_plan(work, limits, WORKERS, program=0, budget=budget)
+        return gradient_memory(work, replace(plan, **more), 9, WORKERS)
 
-def test_memory_of_a_gradient_counted_by_hand() -> None:
-    """With everything in memory, and with as little as possible."""
-    plan = plan_of(GRADIENT)
-    found = gradient_memory(GRADIENT, plan, 9, WORKERS)
-    half = 8 * (7 + 6) * 23 * 101
-    always = 20 * MB + 14 * MB
-    fixed = always + 8 * 24 * 23**2 * 2 + 8 * B
-    metrics = 8 * 3 * 79**2
-    # Amplitudes in float32: for the spin with most of them, for all virtual orbitals, twice.
-    tiles = 2 * 4 * 5 * 14 * 15
-    tiles += min(4 * 4 * 2 * MB // 8, 2 * tiles)
-    amplitudes = fixed + metrics + 12 * B + WORKERS * (tiles + 8 * (3 * 15 * 79 + 79**2))
-    function = 8 * (9 * 23**2 + 6 * 23 * 13)
-    fitted = fixed + metrics + 8 * B + 101 * function
-    work = 8 * WORKERS * (101**2 + 3 * 23 * 101)
-    mean_field = fixed + 8 * 3 * 101**2 + half + max(101 * function, work)
-    rotations = 7 * (23 - 7) + 6 * (23 - 6)
-    response = always + 8 * 40 * rotations + plan.scf_in_core
-    of_occupied = 2 * 4 * 101 * 23 * 13 + 3 * 12 * MB
-    kept = 8 * 2 * INTEGRALS
-    two_center = fixed + 8 * 3 * 101**2
-    assert (found.purpose, found.disk, found.packed_bytes) == ("gradient", 0, 101 * 8 * PAIRS)
-    assert found.scf_kept and found.response_held
-    assert not (found.z_on_disk or found.half_on_disk or found.scf_on_disk)
-    before = max(plan.mp2, amplitudes + 8 * B, fitted)
-    assert found.peak == max(before + kept, mean_field, response + of_occupied, two_center)
-    assert found.needed == max(
-        amplitudes + 8 * B,
-        fitted - 92 * function,
-        mean_field - 101 * function + max(9 * function, work),
-        response + of_occupied,
-        two_center,
-    )
-    on_disk = max(plan.scf_fit.needed, plan.scf_read.needed)
-    assert found.least == max(
-        amplitudes,
-        fitted - 8 * B - 92 * function,
-        mean_field - half - 101 * function + max(9 * function, work),
-        response - plan.scf_in_core + min(plan.scf_in_core, on_disk),
-        two_center,
-    )
-    assert found.comfortable == max(
-        plan.mp2_in_core + kept, amplitudes + 8 * B + kept, fitted + kept, response + of_occupied
-    )
-    assert gradient_with_b(GRADIENT, WORKERS) == amplitudes
-    # Each array is kept in memory as soon as it fits, to the byte.
-    for name, room, value in (
-        ("z_on_disk", max(amplitudes + 8 * B, fitted - 92 * function), False),
-        ("half_on_disk", mean_field - 101 * function + max(9 * function, work), False),
-        ("response_held", response + of_occupied, True),
-        ("scf_kept", before + kept, True),
-    ):
-        just, below = (
-            gradient_memory(GRADIENT, plan_of(GRADIENT, memory.SLACK + n), 9, WORKERS)
-            for n in (room, room - 1)
-        )
-        assert (getattr(just, name), getattr(below, name)) == (value, not value), name
-        if name == "z_on_disk":
-            assert below.disk == max(8 * B, half if below.half_on_disk else 0)
-    certified = gradient_memory(GRADIENT, replace(plan, certificate=plan), 9, WORKERS)
-    assert not certified.scf_kept  # it has an SCF of its own meanwhile
-    densities = gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
-    assert densities.purpose == "relaxed densities"
+    ample = within(10**12)
+    enough = memory.SLACK + getattr(ample, room)
+    just, below = within(enough), within(enough - 1)
+    flags = ("z_on_disk", "half_on_disk", "scf_kept", "response_held")
+    assert {flag for flag in flags if getattr(just, flag) != getattr(below, flag)} == changed
+    assert ample.scf_kept and not within(10**12, certificate=work).scf_kept
 
 
 # --- rates ----------------------------------------------------------------------------------------
@@ -109,12 +63,7 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
 def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every routine takes two seconds here; the work is counted on PySCF's molecule of the same
     waters."""
-    asked: list[int] = []
-
-    def two_seconds(work: Any) -> float:
-        asked.append(1)
-        return 2.0
-
+    two_seconds = Mock(return_value=2.0)
     monkeypatch.setattr(rates, "shortest", two_seconds)
     found = rates._host(3)
     water = "O {0} 0 0.2217; H {0} 1.4309 -0.8867; H {0} -1.4309 -0.8867"
@@ -135,106 +84,119 @@ def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) ->
     assert found["functional"] == pytest.approx(len(grid.weights) * small.nao / 2)
     pairs = rates._pairs(CpuBackend(2))
     assert pairs == dict.fromkeys(("pairs_fp64", "pairs_mixed"), 16 * 17 * 256**2 * 768 / 2)
-    assert len(asked) == 6
+    assert two_seconds.call_count == 6
 
 
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-def grid_points(mole: Any, level: int) -> int:
-    """The size of PySCF's grid before points without weight are removed: angular points of its
-    shells."""
-    grid = dft.gen_grid.Grids(mole)
-    grid.level = level
-    made = grid.gen_atomic_grids(mole, level=level)
-    return sum(len(made[mole.atom_symbol(atom)][1]) for atom in range(mole.natm))
+FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
+USUAL = {
+    "precision": "auto",
+    "potentials": 0,
+    "x2c_functions": 0,
+    "frontier": (),
+    "examined": False,
+    "products": 30,
+    "starts": 1,
+    "checked": False,
+    "in_fields": 0,
+    "points": 0,
+    "single_exchange": False,  # below 128 functions
+    "kernel": 0,
+    "grid": 0,
+    "finer_grid": 0,
+    "coarse_grid": 0,  # below 64 functions
+    "operators": 1,
+    "exchange": True,
+    "cycles": 12,  # to 1e-6 Eh; 1.7 per digit, and three digits fewer after a good start
+    "scf_columns": 0,
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "given", "expected"),
     [
-        ("cyano radical", {}),
-        ("cyano radical", {"frozen_core": 2, "frozen_virtual": 3, "stability": "full"}),
-        ("cyano radical", {"reference": "rohf", "scf": "conventional", "check": True}),
-        ("chloramine", {"scf_starts": 3, "polarizability": True, "scf_conv_tol": 1e-8}),
-        ("chloramine", {"stability": "off", "relativity": "x2c", "precision": "fp64"}),
-        ("chloramine", {"method": "b2plyp", "grid": "1"}),
-        ("cyano radical", {"method": "drpa", "xc": "camb3lyp", "grid": "2", "precision": "fp64"}),
-        ("chloramine", {"method": "ks", "xc": "tpss", "grid": "1", "scf_from": "x.chk"}),
-        ("chloramine", {"method": "sos-laplace", "solvent": "water"}),
+        (
+            "cyano radical",
+            {"frozen_core": "2", "frozen_virtual": 3, "stability": "full"},
+            {"spins": (Spin(7, 5, 18), Spin(6, 4, 19)), "examined": True},
+        ),
+        (
+            "cyano radical",
+            {"reference": "rohf", "scf": "conventional", "scf_auxbasis": None, "check": True},
+            {"naux_scf": 0, "examined": True, "products": 5, "checked": True},
+        ),
+        (
+            "chloramine",
+            {"scf_starts": 3, "polarizability": True, "scf_conv_tol": 1e-8},
+            {"frontier": ((13, 23),), "starts": 3, "in_fields": 6, "cycles": 10},
+        ),
+        (
+            "chloramine",
+            {"stability": "off", "relativity": "x2c", "precision": "fp64"},
+            {"precision": "fp64", "x2c_functions": 86},
+        ),
+        (
+            "chloramine",
+            {"method": "b2plyp", "grid": "1"},  # four variables at a point
+            {"kernel": 4**2, "grid": 16380, "finer_grid": 60366},
+        ),
+        (
+            "cyano radical",
+            {"method": "drpa", "xc": "camb3lyp", "grid": "2", "precision": "fp64"},
+            {
+                "precision": "fp64",
+                "points": 56,
+                "kernel": (2 * 4) ** 2,
+                "grid": 22200,
+                "finer_grid": 62268,
+                "operators": 2,
+            },
+        ),
+        (
+            "chloramine",
+            {"method": "ks", "xc": "tpss", "grid": "1", "scf_from": "x.chk", "auxbasis": None},
+            {
+                "precision": "fp64",
+                "naux": 0,
+                "kernel": 5**2,
+                "grid": 16380,
+                "finer_grid": 60366,
+                "exchange": False,
+                "cycles": 7,
+            },
+        ),
+        (
+            "chloramine",
+            {"method": "sos-laplace", "solvent": "water"},
+            {"precision": "fp64", "points": 12},
+        ),
     ],
 )
-def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> None:
+def test_sizes_of_a_run_are_those_of_pyscf(
+    name: str, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Grids have the angular points of PySCF's shells, before points without weight are removed."""
     molecule = MOLECULES[name]
-    options = Options(basis="6-31g*", allow_poor_fit=True, **given)
-    if options.scf == "df":
-        options = replace(options, scf_auxbasis="def2-universal-jkfit")
-    if options.correlation.kind != "none":
-        options = replace(options, auxbasis="def2-svp-ri")
+    options = Options(**{"basis": "6-31g*", "allow_poor_fit": True, **FITTED, **given})
     found = workload_sizes(molecule, options, Silent())
     mole = mole_of(molecule, "6-31g*")
-    nao, (alpha, beta) = mole.nao, mole.nelec
-    counts = [alpha, beta] if name == "cyano radical" else [alpha]
-    core, last = int(given.get("frozen_core", 0)), given.get("frozen_virtual", 0)
-
-    def functions(basis: str) -> int:
-        fitting = gto.M(
-            atom=mole._atom, unit="bohr", basis=basis, charge=mole.charge, spin=mole.spin, verbose=0
-        )
-        return int(fitting.nao)
-
-    kind = options.correlation.kind
-    fitted = options.scf == "df"
-    rohf = options.reference == "rohf"
-    default = "follow" if len(counts) == 2 else "auto"
-    if options.functional is not None or options.solvent is not None or rohf:
-        default = "off"
-    stability = given.get("stability", default)
-    variables = {"b2plyp": 4, "drpa": 4, "ks": 5}.get(options.method, 0)
-    cycles = 12  # to 1e-6 Eh; 1.7 per digit, and three digits fewer after a good start
-    if "scf_conv_tol" in given:
-        cycles = 10
-    if "scf_from" in given:
-        cycles = 7
-    shells = range(mole.nbas)
-    expected = replace(
-        found,
-        nao=nao,
-        atoms=mole.natm,
-        potentials=0,
-        naux=functions("def2-svp-ri") if kind != "none" else 0,
-        naux_scf=functions("def2-universal-jkfit") if fitted else 0,
-        spins=tuple(Spin(n, n - core, nao - n - last) for n in counts),
-        precision=options.precision if kind == "pairs" else "fp64",
-        widest_shell=max(2 * mole.bas_angular(n) + 1 for n in shells),
-        primitives=sum(mole.bas_nprim(n) * (2 * mole.bas_angular(n) + 1) for n in shells),
-        x2c_functions=0,
-        frontier=tuple((n, nao - n) for n in counts) if stability == "auto" else (),
-        examined=rohf or stability in ("full", "follow"),
-        products=5 if rohf else 30,
-        starts=given.get("scf_starts", 1),
-        checked=bool(given.get("check")),
-        in_fields=6 if given.get("polarizability") else 0,
-        points={"laplace": 12, "rpa": 56}.get(kind, 0),
-        single_exchange=False,  # below 128 functions
-        kernel=(len(counts) * variables) ** 2,
-        coarse_grid=0,  # below 64 functions
-        operators=2 if options.method == "drpa" else 1,
-        exchange=options.method != "ks",
-        cycles=cycles,
-        scf_columns=0,
-    )
-    if "relativity" in given:
-        expected = replace(expected, x2c_functions=mole.decontract_basis(aggregate=True)[0].nao)
-    if options.functional is None:
-        expected = replace(expected, grid=0, finer_grid=0)
-    else:
-        expected = replace(expected, grid=grid_points(mole, int(given["grid"])))
-        assert found.finer_grid > found.grid
-    assert found == expected and expected.widest_shell == 5
+    counts = mole.nelec if name == "cyano radical" else mole.nelec[:1]
+    of_pyscf = {
+        "nao": mole.nao,
+        "atoms": mole.natm,
+        "spins": tuple(Spin(n, n, mole.nao - n) for n in counts),
+        "naux": mole_of(molecule, FITTED["auxbasis"]).nao,
+        "naux_scf": mole_of(molecule, FITTED["scf_auxbasis"]).nao,
+        "widest_shell": 5,
+        "primitives": mole.decontract_basis(aggregate=True)[0].nao,
+    }
+    assert found == replace(found, **{**USUAL, **of_pyscf, **expected})
     assert (found.surface > 100) == ("solvent" in given)
     kept = with_kept_pairs(found, SimpleNamespace(naux_scf=found.naux_scf, mole=mole))
-    assert kept == replace(found, scf_columns=nao * (nao + 1) // 2 if fitted else 0)
+    pairs = mole.nao * (mole.nao + 1) // 2 if found.naux_scf else 0
+    assert kept == replace(found, scf_columns=pairs)
 
 
 def test_the_kernel_of_a_functional_is_counted_where_it_is_examined() -> None:

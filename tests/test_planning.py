@@ -189,34 +189,6 @@ def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, ca
     assert " written at " in said and "no memory free for it" in said
 
 
-def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
-    plans = []
-    make_plan = planning.make_plan
-
-    def remember(*given, **more):
-        plans.append(make_plan(*given, **more))
-        return plans[-1]
-
-    set_variant(monkeypatch, disk=True)
-    monkeypatch.setattr(planning, "make_plan", remember)
-    given = {"precision": "fp64", "threads": 1, "scratch": str(tmp_path), "stability": "off"}
-    result = dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", memory=3 * 10**9, **given)
-    status = Path("/proc/self/status").read_text()
-    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    assert result.memory.measured_peak == pytest.approx(peak, rel=0.05)
-    [plan] = plans
-    foreseen = plan.traffic
-    assert result.memory.budget == 3 * 10**9
-    assert result.memory.predicted_peak == plan.memory.predicted_peak
-    assert result.storage.predicted == plan.memory.scratch
-    assert result.predicted == plan.timings
-    assert foreseen.written == result.storage.written
-    # Except for the number of iterations
-    others = result.storage.read - (foreseen.read - foreseen.scf_read)
-    builds = others / foreseen.scf_written
-    assert builds == pytest.approx(result.reference.cycles + 1, rel=1e-4)
-
-
 @pytest.mark.usefixtures("measured")
 def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
