@@ -148,7 +148,10 @@ def test_the_fused_kernel_equals_the_definition():
     """In Triton's interpreter, on the CPU, in a process of its own: Triton reads the variable when
     it is imported."""
     pytest.importorskip("triton", reason="triton comes with PyTorch for CUDA only")
-    script = "from tests.test_torch import *; [compare_with_host(s, 1 << 20, 1.1) for s in FUSED]"
+    script = (
+        "from tests.test_torch import FUSED, compare_with_host\n"
+        "for sizes in FUSED:\n    compare_with_host(sizes, 1 << 20, 1.1)"
+    )
     subprocess.run(
         [sys.executable, "-c", script],
         cwd=DOCS.parent,
@@ -229,17 +232,17 @@ def small(rows, size, **how):
     return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size), **how)
 
 
-@pytest.mark.parametrize("precision", ["fp64", "mixed", "split"])
+@pytest.mark.parametrize(
+    ("precision", "split", "number"), [("fp64", False, 8), ("mixed", False, 4), ("mixed", True, 8)]
+)
 @pytest.mark.parametrize(
     "sizes", [[(90, 2)], [(70, 2), (40, 3)], [(90, 2), (6, 3)], [(6, 2), (90, 3)]]
 )
-def test_rows_of_b_pass_through_a_small_card(sizes, precision):
-    """The same bits as where B fits; less than all of B is on the card at any time."""
+def test_rows_of_b_pass_through_a_small_card(sizes, precision, split, number):
+    """The same bits as where B fits; less than all of B is on the card at any time; with three TF32
+    products a number has two halves."""
     spaces = [fitted(*size, NAUX, seed=number) for number, size in enumerate(sizes)]
-    row = {"fp64": 8, "mixed": 4, "split": 8}[precision] * sizes[-1][1] * NAUX
-    split = precision == "split"  # two halves of each float32
-    if split:
-        precision = "mixed"
+    row = number * sizes[-1][1] * NAUX
     card = small(ROOM, row, split=split)
     whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40), split=split)
     streamed = [card.put(*space, precision) for space in spaces]
@@ -264,24 +267,20 @@ def test_b_stays_on_a_card_to_the_last_byte_of_its_room(precision, split, number
     space = fitted(20, 5, 6)
     rows = number * 30
     edge = tiling.edge(20, small(99, 8).limits, 30)
-
-    def card(size):
-        made = small(0, 0)
-        limits = Card("a small card", (9, 0), 1 << 20, 24 * made.limits.tile_elements + size)
-        return backend(limits, split=split)
-
     whole = (20 + 5 * edge) * rows
-    there = card(whole)
+    there = small(whole, 1, split=split)
     resident = there.put(*space, precision)
     assert isinstance(resident, TorchOperand) and there.transfers.resident == 20 * rows
     assert (resident.low is not None) == (split and precision == "mixed")
     assert isinstance(there.put(*space, precision), StreamedOperand)
     del resident
     assert there.transfers.resident == 0
-    assert isinstance(card(whole - 1).put(*space, precision), StreamedOperand)
-    assert isinstance(card(5 * edge * rows).put(*space, precision), StreamedOperand)
+    assert isinstance(small(whole - 1, 1, split=split).put(*space, precision), StreamedOperand)
+    assert isinstance(
+        small(5 * edge * rows, 1, split=split).put(*space, precision), StreamedOperand
+    )
     with pytest.raises(ResourceError, match=f"need {5 * edge * rows} bytes"):
-        card(5 * edge * rows - 1).put(*space, precision)
+        small(5 * edge * rows - 1, 1, split=split).put(*space, precision)
 
 
 class Cuda:
