@@ -150,6 +150,10 @@ def test_residents_leave_30_percent_of_sbuf_free(sizes, chip):
     assert trace.psum_high_water <= 8
 
 
+def test_trn2_holds_more_residents():
+    assert layout.residents(448, 1024, "gen3") == 4 > layout.residents(448, 1024)
+
+
 @pytest.mark.parametrize(
     ("shape", "chip"),
     [

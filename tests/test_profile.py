@@ -123,6 +123,7 @@ def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     assert second["change"] == pytest.approx(second["energy"] - first["energy"], abs=1e-9)
     assert second["energy"] == pytest.approx(done.json["scf_total_energy"], abs=0.1)
     assert 0 < second["gradient"] < first["gradient"]
+    assert {"done": 15, "of": 15} in [event.get("args") for event in found["run"]]  # pairs
     assert "WorkerMatrices.add" in {event["name"] for event in found["worker_0"]}
     # 5 x 6 / 2 pairs of 19^2 integrals, each a product over naux counted as two operations.
     rate = 5 * 6 * 19**2 * done.json["sizes"]["naux"] / timings["pair_energies"] / 1e9
