@@ -7,6 +7,7 @@ If Triton itself is installed, its own interpreter runs the kernel as well (`tes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from types import ModuleType
 from typing import Any
@@ -65,12 +66,6 @@ def module() -> tuple[ModuleType, ModuleType]:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     here: list[tuple[int, ...]] = [(), ()]  # this instance, and how many there are
 
-    def jit(**_: Any) -> Callable[[Callable[..., None]], Any]:
-        def compiled(kernel: Callable[..., None]) -> Any:
-            return Launched(kernel, here)
-
-        return compiled
-
     meanings: dict[str, Any] = {
         "arange": lambda first, last: value(np.arange(first, last)),
         "cdiv": lambda number, step: -(-int(number) // int(step)),
@@ -88,7 +83,7 @@ def module() -> tuple[ModuleType, ModuleType]:
         "zeros": lambda shape, dtype: value(np.zeros(shape, dtype)),
     }
     vars(language).update(meanings)
-    vars(triton).update(jit=jit, language=language)
+    vars(triton).update(jit=lambda **_: partial(Launched, here=here), language=language)
     return triton, language
 
 

@@ -17,7 +17,6 @@ OFFERED = [
     for precision in backend.limits.precisions
 ]
 TOLERANCE = {"fp64": 1e-12, "mixed": 3e-6}  # relative
-SIZES = (1, 127, 128, 129)
 
 
 def fitted(nocc, nvir, naux, seed=0):
@@ -48,21 +47,7 @@ def offered(request):
     return AVAILABLE[request.param[0]], request.param[1]
 
 
-@pytest.mark.parametrize("nvir", SIZES)
-@pytest.mark.parametrize("naux", [1, 129])
-def test_same_space_tile_equals_the_oracle(offered, nvir, naux):
-    (backend, precision), space = offered, fitted(3, nvir, naux)
-    tolerance = TOLERANCE[precision]
-    direct, exchange = oracle(space, space)
-    operand = backend.put(*space, precision)
-    terms = backend.pair_terms(operand, operand, Tile(0, 2, 1, 3, False))
-    least = tolerance * np.abs(direct).max()
-    np.testing.assert_allclose(terms.direct, direct[0:2, 1:3], rtol=tolerance, atol=least)
-    np.testing.assert_allclose(terms.exchange, exchange[0:2, 1:3], rtol=tolerance, atol=least)
-    assert terms.direct.dtype == terms.exchange.dtype == np.float64
-
-
-@pytest.mark.parametrize("nocc", SIZES)
+@pytest.mark.parametrize("nocc", [1, 127, 128, 129])
 def test_all_pairs_of_many_occupied_orbitals(offered, nocc, monkeypatch):
     backend, precision = offered
     if backend.name == "nki-interpreter":

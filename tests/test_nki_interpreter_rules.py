@@ -11,6 +11,7 @@ first 32 columns, `even` the even columns of `y`.
 from __future__ import annotations
 
 import re
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dfmp2.trainium.interpreter.arithmetic import DTYPES
 from dfmp2.trainium.interpreter.rules import INSTEAD_OF, RULES, NotInSubset, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import ENUMERATIONS, INSTRUCTIONS, OPERATORS, REGIONS
+from tests.stand_in_nki.site import PACKAGES
 from tests.test_nki_lint import BODY, MODULE_LEVEL
 
 HELPERS = """\
@@ -659,6 +661,9 @@ def test_every_rule_has_a_kernel_that_breaks_it():
 
 def test_every_rule_names_what_to_write_instead():
     assert all(allowed and instead and source for allowed, instead, source in RULES.values())
+    published = run_path(str(PACKAGES / "nki" / "published.py"))
+    assert {*INSTRUCTIONS, *ENUMERATIONS} <= published["ISA"]
+    assert {*REGIONS, *DTYPES, *OPERATORS} <= published["LANGUAGE"]
     told = " ".join([*(rule.instead for rule in RULES.values()), *INSTEAD_OF.values()])
     names = {(module, name) for module, name in re.findall(r"\b(nl|nisa)\.(\w+)", told)}
     known = {"ndarray", "no_reorder", *REGIONS, *DTYPES, *OPERATORS}

@@ -180,16 +180,6 @@ def test_indexing_and_packing_are_exact_in_float64(variant, nvir, naux, nocc, ed
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1000), ("packed", 416, 1000)])
-def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
-    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant, "gen3")
-    assert form.residents == 4 > layout.residents(form.nvir, form.naux)
-    s = space(7, nvir, naux)
-    found = evaluate(s, 4, 4, False, variant, Settings(target="gen3"), transpose=True)
-    assert (deviations(found, oracle(s, 4, False))[0] < 3e-7).all()
-
-
 CROSS = [
     (28, 26, 61),
     (13, 130, 61),

@@ -22,8 +22,7 @@ from dfmp2.trainium import layout
 from dfmp2.trainium.backend import NkiBackend, transform
 from dfmp2.trainium.entry import refusal
 from dfmp2.trainium.launch.executors import executor as launch_lane
-from tests.conftest import MOLECULES
-from tests.test_nki_backend import Quiet
+from tests.conftest import MOLECULES, Heard
 from tests.test_nki_kernels import launch, oracle, space, untransformed
 from tests.twins import transform_twin
 
@@ -131,8 +130,8 @@ def test_pair_terms_of_what_was_transformed(lane):
     rng = np.random.default_rng(13)
     raw = rng.standard_normal((30, 50 * 51 // 2)) * 0.01
     c = np.linalg.qr(rng.standard_normal((50, 50)))[0]
-    tensors = [UntransformedTensor(raw, c[:, :n], c[:, n:]) for n in (9, 5)]
-    eps = [(-np.linspace(2, 1, n), np.linspace(0.5, 9, 50 - n)) for n in (9, 5)]
+    tensors = [UntransformedTensor(raw, c[:, :n], c[:, n:]) for n in (9, 25)]
+    eps = [(-np.linspace(2, 1, n), np.linspace(0.5, 9, 50 - n)) for n in (9, 25)]
     made = backend(lane).put_untransformed(tensors, eps)
     host = CpuBackend(1)
     exact = [
@@ -147,7 +146,7 @@ def test_pair_terms_of_what_was_transformed(lane):
 @pytest.mark.parametrize("molecule", ["h2o", "nh2"])
 def test_a_molecule_equals_pyscf(lane, molecule):
     require(lane)
-    given = {"backend": lane, "check": True, "threads": 1, "listener": Quiet()}
+    given = {"backend": lane, "check": True, "threads": 1, "listener": Heard()}
     result = dfmp2.run(Molecule.from_string(MOLECULES[molecule]), "cc-pvdz", **given)
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7

@@ -10,9 +10,9 @@ from scipy.linalg import solve_triangular
 from dfmp2.errors import KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs.model import CHIPS, engines
-from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.recorded import recorded_error
+from tests.test_nki_costs import trace_of
 from tests.test_nki_kernels import ALGEBRA, assert_close, energies_of, launch
 
 TRN1 = CHIPS["trn1"]
@@ -89,12 +89,6 @@ def test_products_of_the_published_sizes():
     assert_close(found, a[:, :2048].T @ b, 2e-6)
 
 
-def counted(call):
-    """The trace of a call, without its arithmetic."""
-    settings = Settings(arithmetic=False, measured=False)
-    return run_kernel(call.source, call.kernel, call.arguments, settings)[1]
-
-
 def moved(trace):
     """Bytes read from device memory and written there."""
     read = sum(one.bytes for one in trace.instructions if "hbm" in one.reads)
@@ -113,7 +107,7 @@ def products(trace, *, hinted=False):
 
 def test_the_stationary_operand_is_read_once_and_the_other_once_per_panel():
     call = calls.product_call(1, 2048, 2048, 2048)
-    trace, model = counted(call), engines(call, TRN1)
+    trace, model = trace_of(call), engines(call, TRN1)
     # Two panels of 1,024 columns of A.
     expected = 4 * 2048 * (2048 + 2 * 2049), 4 * 2048 * 2049
     assert moved(trace) == (model.read, model.written) == expected
@@ -122,14 +116,14 @@ def test_the_stationary_operand_is_read_once_and_the_other_once_per_panel():
     assert model.tensor * 2.8 == pytest.approx(4 * sum(products(trace)))
     assert sum(products(trace)) == 16 * 16 * 2049
     assert model.tensor / model.at(1.0) > 0.95
-    for one in (trace, counted(calls.product_call(1, 4096, 1500, 1500))):
+    for one in (trace, trace_of(calls.product_call(1, 4096, 1500, 1500))):
         assert one.moved_high_water <= 48 * 1024 + 4096 and one.sbuf_high_water <= 160 * 1024
 
 
 def test_one_triangle_costs_half_and_its_transposes():
     whole, half = (
-        counted(calls.product_call(1, 1024, 2000, 2000)),
-        counted(calls.syrk_call(1024, 2000)),
+        trace_of(calls.product_call(1, 1024, 2000, 2000)),
+        trace_of(calls.syrk_call(1024, 2000)),
     )
     tiles = 16
     least = sum(products(whole)) * (tiles + 1) / (2 * tiles)
@@ -141,7 +135,7 @@ def test_a_solve_reads_its_triangle_once_for_two_parts_of_columns():
     call = calls.trsm_call(2048, 4096)
     model = engines(call, TRN1)
     assert model.tensor / model.at(1.0) > 0.85
-    assert moved(counted(call))[0] < 4 * (2048 * 4097 + 136 * 128 * 128 * 6)
+    assert moved(trace_of(call))[0] < 4 * (2048 * 4097 + 136 * 128 * 128 * 6)
 
 
 @pytest.mark.parametrize(

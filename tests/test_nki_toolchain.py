@@ -99,11 +99,11 @@ def test_the_compiler_meets_dfmp2_and_nothing_else_of_the_run_environment(
     run, compile_ = environments
     told = tmp_path / "told.json"
     variables = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "DFMP2"))
-    }
-    variables |= {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "DFMP2"))
+        },
         "DFMP2_NKI_PYTHON": str(compile_ / "bin" / "python"),
         "DFMP2_NEFF_CACHE": str(tmp_path / "neff"),
         "TOLD": str(told),

@@ -1,30 +1,27 @@
-"""`--profile`: times and tracks on a fake clock, rates counted by hand, and runs that end early."""
+"""`--profile`: times and tracks of runs, rates counted by hand, and runs that end early."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyscf import df, gto
 
 import dfmp2
 from dfmp2.errors import ResourceError
-from dfmp2.host import resources
+from dfmp2.host.scratch import Room, Space
 from dfmp2.host.threads import Workers, each
-from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.profile import Profile
-from dfmp2.planning.time import Timings
-from dfmp2.progress import Stopwatch
 from dfmp2.scf import jk
-from tests.conftest import PATIENCE, Heard, Runner, Stored, succeed
+from dfmp2.scf.integrals import ScfIntegrals
+from tests.conftest import PATIENCE, Heard, Runner, succeed
 from tests.recorded import recorded_error, recorded_failure, recorded_texts
-from tests.test_progress import Clock
 
 Event = dict[str, Any]
 
@@ -46,69 +43,13 @@ def read(path: Path) -> dict[str, list[Event]]:
     return found
 
 
-def test_times_are_microseconds_and_rates_operations_over_time(
-    water: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, result = Clock(), hdf5.read(water.path)
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(resources, "resident_memory", lambda: 300_200_000)
-    monkeypatch.setattr(resources, "peak_resident_memory", lambda: 450_100_000)
-    with Profile(Heard(), tmp_path / "t.json", overwrite=False) as profile:
-        watch = Stopwatch(profile)
-        clock.wait(0.25)
-        profile.stage("RHF (df)")
-        with watch("scf"):
-            for cycle in (1, 2):
-                clock.wait(2.0)
-                profile.scf_cycle(cycle, -75.0, -1.0, 0.5)
-        profile.stage("pair energies")
-        with watch("pair_energies"):
-            clock.wait(0.5)
-            profile.step(15, 15, "pairs")
-        timings = Timings(4.0, 0.0, 0.0, 0.0, 0.5, 4.75)
-        profile.finished(replace(result, certificate=None, precision="fp64", timings=timings))
-    found = read(tmp_path / "t.json")
-    assert [(event["name"], event["ts"], event["dur"]) for event in found["run"]] == [
-        ("bases and plan", 0, 250_000),
-        ("RHF (df)", 250_000, 4_000_000),
-        ("SCF iteration 1", 250_000, 2_000_000),
-        ("SCF iteration 2", 2_250_000, 2_000_000),
-        ("pair energies", 4_250_000, 500_000),
-        ("pairs", 4_250_000, 500_000),
-        ("result file", 4_750_000, 0),
-    ]
-    arguments = {event["name"]: event.get("args") for event in found["run"]}
-    assert arguments["SCF iteration 2"] == {"energy": -75.0, "change": -1.0, "gradient": 0.5}
-    assert arguments["pairs"] == {"done": 15, "of": 15}
-    assert [(event["name"], event["ts"], event["dur"]) for event in found["stages"]] == [
-        ("SCF", 250_000, 4_000_000),
-        ("pair energies", 4_250_000, 500_000),
-    ]
-    # 5 x 6 / 2 pairs of 2^2 integrals, each a product over naux counted as two operations.
-    rate = 5 * 6 * 2**2 * result.sizes.naux / 0.5 / 1e9
-    counted = [event for event in found["counters"] if event["name"] == "pair energies, 10^9/s"]
-    assert [event["ts"] for event in counted] == [4_250_000, 4_750_000]
-    assert [event["args"]["rate"] for event in counted] == [pytest.approx(rate, rel=1e-12), 0.0]
-    memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
-    assert memory and all(one == {"resident": 300.2, "peak": 450.1} for one in memory)
-
-
 def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_path: Path) -> None:
     both = threading.Barrier(2, timeout=PATIENCE)
-
-    def task(number: int) -> None:
-        both.wait()  # a single worker cannot do two of them at once
-        time.sleep(0.01)
-        both.wait()
-
     with Profile(Heard(), tmp_path / "t.json", overwrite=False) as profile:
         profile.stage("tasks")
-        each(6, task, 2)
+        each(6, lambda number: both.wait(), 2)  # a single worker cannot do two of them at once
     found = read(tmp_path / "t.json")
-    assert len(found["worker_0"]) == 3
-    for one, other in zip(found["worker_0"], found["worker_1"], strict=True):
-        assert one["dur"] >= 10_000
-        assert abs(one["ts"] - other["ts"]) < min(one["dur"], other["dur"])
+    assert len(found["worker_0"]) == len(found["worker_1"]) == 3
     with Workers(1) as pool:
         assert pool.submit(lambda: threading.current_thread().name).result() == "worker_0"
         assert Workers.watch is None
@@ -116,13 +57,6 @@ def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: Path) -> None:
-    from dfmp2.host.scratch import Room, Space
-    from dfmp2.molecule.pyscf_shield import import_pyscf
-    from dfmp2.scf.integrals import ScfIntegrals
-
-    import_pyscf()
-    from pyscf import df, gto
-
     mole = gto.M(atom="O 0 0 0; H 0 0 1; H 0 1 0", basis="6-31g", verbose=0)
     auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
     n, p = mole.nao, auxmole.nao
@@ -155,7 +89,16 @@ def test_operations_of_a_run_are_those_of_its_cycles() -> None:
 
 def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     """Up to the microseconds of a profile; the total, by another clock."""
-    options = ("--basis", "cc-pvdz", "--certify-fit", "--json", "--threads", "1")
+    options = (
+        "--basis",
+        "cc-pvdz",
+        "--certify-fit",
+        "--json",
+        "--threads",
+        "1",
+        "--precision",
+        "fp64",
+    )
     begin = time.perf_counter()
     done = succeed(call("gradient", "h2o.xyz", *options, "--profile", "t.json"))
     wall = time.perf_counter() - begin
@@ -176,12 +119,18 @@ def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     assert sum(timings[stage] for stage in titles) < timings["total"] < wall
     assert 0.9 * timings["gradient"] < done.json["gradient_seconds"] <= timings["gradient"]
     cycles = [event for event in found["run"] if event["name"].startswith("SCF iteration")]
-    assert [event["args"]["energy"] for event in cycles][-1] == pytest.approx(
-        done.json["scf_total_energy"], abs=1e-6
-    )
+    first, second = (event["args"] for event in cycles[:2])
+    assert second["change"] == pytest.approx(second["energy"] - first["energy"], abs=1e-9)
+    assert second["energy"] == pytest.approx(done.json["scf_total_energy"], abs=0.1)
+    assert 0 < second["gradient"] < first["gradient"]
+    assert {"done": 15, "of": 15} in [event.get("args") for event in found["run"]]  # pairs
     assert "WorkerMatrices.add" in {event["name"] for event in found["worker_0"]}
+    # 5 x 6 / 2 pairs of 19^2 integrals, each a product over naux counted as two operations.
+    rate = 5 * 6 * 19**2 * done.json["sizes"]["naux"] / timings["pair_energies"] / 1e9
+    rates = [e["args"]["rate"] for e in found["counters"] if e["name"] == "pair energies, 10^9/s"]
+    assert rates == [pytest.approx(rate, rel=1e-3), 0.0]
     memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
-    assert all(0 < one["resident"] <= 1.01 * one["peak"] for one in memory)
+    assert all(30 < one["resident"] <= 1.01 * one["peak"] < 30_000 for one in memory)
     again = call(
         "run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "other.h5", "--profile", "t.json"
     )

@@ -1,4 +1,4 @@
-"""`dfmp2.tensor`: every primitive on every available backend, against NumPy and PySCF."""
+"""`dfmp2.tensor`: every primitive on every available backend, against NumPy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from pyscf import gto, scf
-from pyscf.df import addons, incore
-from pyscf.mp.dfmp2_native import DFRMP2
 
 from dfmp2 import tensor as dt
 from dfmp2.backends import registry
@@ -188,24 +185,6 @@ def test_products_and_energies_of_empty_arrays_are_those_of_numpy(lane, shape):
     assert not dt.syrk(flat, backend=backend).any()
     right = np.ones((len(lower), nocc * nvir), dtype)
     np.testing.assert_array_equal(dt.trsm(lower, right, backend=backend), right)
-
-
-def test_the_energy_of_pyscf_by_primitives_alone(lane):
-    backend, dtype = lane
-    mole = gto.M(atom="O 0 0 0; H 0 0.757 0.587; H 0 -0.757 0.587", basis="6-31g", verbose=0)
-    field = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-11)
-    auxmole = addons.make_auxmol(mole, "cc-pvdz-ri")
-    raw = incore.aux_e2(mole, auxmole, "int3c2e").transpose(2, 0, 1)  # (P|mu nu)
-    lower = np.linalg.cholesky(auxmole.intor("int2c2e"))
-    naux, nao = len(lower), mole.nao
-    a = dt.trsm(lower, raw.reshape(naux, nao * nao)).reshape(naux, nao, nao)  # fitted in float64
-    nocc = mole.nelectron // 2
-    arrays = a, field.mo_coeff[:, :nocc], field.mo_coeff[:, nocc:]
-    a, c_occ, c_vir = (dt.to_device(x.astype(dtype), backend=backend) for x in arrays)
-    b = dt.ao_to_mo(a, c_occ, c_vir)
-    energy = dt.mp2_energy(b, field.mo_energy[:nocc], field.mo_energy[nocc:])
-    expected = DFRMP2(field, auxbasis="cc-pvdz-ri").run().e_corr
-    assert abs(energy - expected) < (1e-8 if dtype == "float64" else 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The PyTorch backend as it runs on a card, with the CPU in its place: tiles, launches, copies,
-precisions, and a B that does not fit. `python -m tests.test_torch` prints the counts in the
-documentation."""
+precisions, and a B that does not fit."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +40,6 @@ from tests.test_backends import fitted, oracle
 DOCS = Path(__file__).parent.parent / "docs"
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, 68 << 30)
 NH2 = Molecule.from_string(MOLECULES["nh2"])
-SHAPES = ((21, 171, 570), (50, 190, 840), (64, 448, 1536))
 
 
 def backend(card=H100, **how):
@@ -67,39 +64,28 @@ def counted(shape, monkeypatch):
     return tiles, products
 
 
-def operations_of(products):
-    """10^9 operations of each product."""
-    return [2 * rows * columns * inner / 1e9 for rows, columns, inner in products]
-
-
-def row_of(shape, tiles, products):
+def row_of(shape, tiles, products, operations):
     """The row of a shape on the page: a product and its sums are launched one after the other, and
     each tile sets its sums to 0 and adds up those of blocks."""
-    cells = [
-        "/".join(map(str, shape)),
-        "after",
-        len(tiles),
-        2 * len(tiles) + 2 * len(products),
-        3,
-        len(tiles),
-        len(products),
-        " x ".join(map(str, max(products, key=np.prod))),
-        f"{np.mean(operations_of(products)):.1f}",
-    ]
-    return f"| {' | '.join(map(str, cells))} |"
+    size = "/".join(map(str, shape))
+    largest = " x ".join(map(str, max(products, key=np.prod)))
+    launches = f"{2 * len(tiles) + 2 * len(products)} | 3 | {len(tiles)} | {len(products)}"
+    mean = operations / len(products)
+    return f"| {size} | after | {len(tiles)} | {launches} | {largest} | {mean:.1f} |"
 
 
 # --- tiles, launches, copies ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(21, 171, 570), (50, 190, 840), (64, 448, 1536)])
 def test_the_counts_of_the_page_are_those_of_the_code(shape, monkeypatch):
     tiles, products = counted(shape, monkeypatch)
+    operations = 2 * sum(map(np.prod, products)) / 1e9
     page = (DOCS / "project" / "performance" / "cuda.md").read_text()
-    assert row_of(shape, tiles, products) in page.splitlines()
+    assert row_of(shape, tiles, products, operations) in page.splitlines()
     nocc, nvir, naux = shape
     needed = nocc * (nocc + 1) * nvir**2 * naux / 1e9
-    assert needed <= sum(operations_of(products)) < 1.3 * needed  # strips compute some of it twice
+    assert needed <= operations < 1.3 * needed  # strips compute some of it twice
 
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
@@ -134,49 +120,40 @@ def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
 # --- the fused kernel -----------------------------------------------------------------------------
 
 
-def compare_fused(nvir, right, precision):
-    """The kernel against plain PyTorch in float64; Triton must have been imported with its
-    interpreter."""
-    spaces = [fitted(5, nvir, 20)]
-    tiles = [Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)]
-    if right == nvir:
-        tiles.append(Tile(0, 5, 0, 5, True))
-    else:
-        spaces.append(fitted(4, right, 20, seed=3))
-    fuse, plain = backend(), backend()
-    fuse._fused = True
-    some = [fuse.put(*space, precision) for space in spaces]
-    exact = [plain.put(*space, "fp64") for space in spaces]
-    tolerance = {"fp64": 1e-13, "mixed": 3e-6}[precision]
-    for tile in tiles:
-        found = fuse.pair_terms(some[0], some[-1], tile)
-        assert_terms(found, plain.pair_terms(exact[0], exact[-1], tile), tolerance)
-        found = fuse.regularised(1.1).pair_terms(some[0], some[-1], tile)
-        expected = plain.regularised(1.1).pair_terms(exact[0], exact[-1], tile)
-        assert_terms(found, expected, 10 * tolerance)
+FUSED = (  # spaces, full and partial blocks of 32
+    [(1, 1, 3)],
+    [(7, 18, 3), (3, 21, 3)],
+    [(7, 32, 20)],
+    [(5, 33, 20), (4, 40, 20)],
+)
 
 
-def assert_terms(found, expected, tolerance):
-    """Require equal terms, with or without exchange."""
-    for ours, theirs in zip(found, expected, strict=True):
-        if theirs is None:
-            assert ours is None
-        else:
-            np.testing.assert_allclose(ours, theirs, tolerance, atol=tolerance * abs(theirs).max())
-
-
-def compare_all_fused():
-    for nvir, right in ((1, 1), (31, 31), (32, 32), (70, 70), (33, 40)):
-        for precision in ("fp64", "mixed"):
-            compare_fused(nvir, right, precision)
+def compare_with_host(sizes, total, kappa):
+    """Fused and plain, in float64 and in float32, against the host in float64."""
+    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
+    host, card = CpuBackend(1), backend(Card("a small card", (9, 0), total, 1 << 30))
+    if kappa is not None:
+        host, card = host.regularised(kappa), card.regularised(kappa)
+    expected = pair_energies([host.put(*space, "fp64") for space in spaces], host)
+    for fuse in (False, True):
+        card._fused = fuse
+        for precision, tolerance in (("fp64", 1e-12), ("mixed", 2e-6)):
+            found = pair_energies([card.put(*space, precision) for space in spaces], card)
+            for name, matrix in expected.channels().items():
+                least = tolerance * abs(matrix).max()
+                np.testing.assert_allclose(found.channels()[name], matrix, tolerance, atol=least)
 
 
 def test_the_fused_kernel_equals_the_definition():
     """In Triton's interpreter, on the CPU, in a process of its own: Triton reads the variable when
     it is imported."""
     pytest.importorskip("triton", reason="triton comes with PyTorch for CUDA only")
+    script = (
+        "from tests.test_torch import FUSED, compare_with_host\n"
+        "for sizes in FUSED:\n    compare_with_host(sizes, 1 << 20, 1.1)"
+    )
     subprocess.run(
-        [sys.executable, "-c", "from tests.test_torch import *; compare_all_fused()"],
+        [sys.executable, "-c", script],
         cwd=DOCS.parent,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         check=True,
@@ -194,29 +171,12 @@ def kernel_in_numpy(monkeypatch):
     fused._kernel.cache_clear()
 
 
-@pytest.mark.parametrize(("nvir", "right"), [(1, 1), (32, 32), (37, 37), (33, 40)])
-def test_the_fused_kernel_in_numpy_equals_the_definition(kernel_in_numpy, nvir, right):
-    """Every instance of it, with full and partial blocks."""
-    for precision in ("fp64", "mixed"):
-        compare_fused(nvir, right, precision)
-
-
 @pytest.mark.parametrize("kappa", [None, 1.1])
 @pytest.mark.parametrize("total", [1 << 20, 1 << 23])
-@pytest.mark.parametrize("sizes", [[(7, 18, 3)], [(7, 18, 3), (3, 21, 3)]])
+@pytest.mark.parametrize("sizes", FUSED)
 def test_a_card_computes_what_the_host_does(sizes, total, kappa, kernel_in_numpy):
-    """Fused and plain, in products of three orbitals with one and of seven with three."""
-    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
-    host, card = CpuBackend(1), backend(Card("a small card", (9, 0), total, 1 << 30))
-    if kappa is not None:
-        host, card = host.regularised(kappa), card.regularised(kappa)
-    expected = pair_energies([host.put(*space, "fp64") for space in spaces], host)
-    for fuse in (False, True):
-        card._fused = fuse
-        found = pair_energies([card.put(*space, "fp64") for space in spaces], card)
-        np.testing.assert_allclose(found.opposite_spin, expected.opposite_spin, rtol=1e-12)
-        for ours, theirs in zip(found.same_spin, expected.same_spin, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-15)
+    """Triton's part in NumPy; in products of a few orbitals and of all."""
+    compare_with_host(sizes, total, kappa)
 
 
 # --- precision ------------------------------------------------------------------------------------
@@ -244,12 +204,6 @@ def test_a_split_pair_step_has_the_energy():
     direct, exchange = oracle(space, space)
     np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=3e-6)
     np.testing.assert_allclose(terms.exchange, np.triu(exchange), rtol=3e-5, atol=1e-12)
-    assert card.put(*space, "fp64").low is None
-    tensors = card.tensors()
-    for dtype, precision in (("float64", "fp64"), ("float32", "mixed")):
-        operand = tensors.operand(tensors.send(space[0].astype(dtype)), *space[1:])
-        assert operand.precision == precision
-        assert (operand.low is None) == (precision == "fp64")
 
 
 # --- a B that does not fit ------------------------------------------------------------------------
@@ -278,17 +232,17 @@ def small(rows, size, **how):
     return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size), **how)
 
 
-@pytest.mark.parametrize("precision", ["fp64", "mixed", "split"])
+@pytest.mark.parametrize(
+    ("precision", "split", "number"), [("fp64", False, 8), ("mixed", False, 4), ("mixed", True, 8)]
+)
 @pytest.mark.parametrize(
     "sizes", [[(90, 2)], [(70, 2), (40, 3)], [(90, 2), (6, 3)], [(6, 2), (90, 3)]]
 )
-def test_rows_of_b_pass_through_a_small_card(sizes, precision):
-    """The same bits as where B fits; less than all of B is on the card at any time."""
+def test_rows_of_b_pass_through_a_small_card(sizes, precision, split, number):
+    """The same bits as where B fits; less than all of B is on the card at any time; with three TF32
+    products a number has two halves."""
     spaces = [fitted(*size, NAUX, seed=number) for number, size in enumerate(sizes)]
-    row = {"fp64": 8, "mixed": 4, "split": 8}[precision] * sizes[-1][1] * NAUX
-    split = precision == "split"  # two halves of each float32
-    if split:
-        precision = "mixed"
+    row = number * sizes[-1][1] * NAUX
     card = small(ROOM, row, split=split)
     whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40), split=split)
     streamed = [card.put(*space, precision) for space in spaces]
@@ -313,24 +267,20 @@ def test_b_stays_on_a_card_to_the_last_byte_of_its_room(precision, split, number
     space = fitted(20, 5, 6)
     rows = number * 30
     edge = tiling.edge(20, small(99, 8).limits, 30)
-
-    def card(size):
-        made = small(0, 0)
-        limits = Card("a small card", (9, 0), 1 << 20, 24 * made.limits.tile_elements + size)
-        return backend(limits, split=split)
-
     whole = (20 + 5 * edge) * rows
-    there = card(whole)
+    there = small(whole, 1, split=split)
     resident = there.put(*space, precision)
     assert isinstance(resident, TorchOperand) and there.transfers.resident == 20 * rows
     assert (resident.low is not None) == (split and precision == "mixed")
     assert isinstance(there.put(*space, precision), StreamedOperand)
     del resident
     assert there.transfers.resident == 0
-    assert isinstance(card(whole - 1).put(*space, precision), StreamedOperand)
-    assert isinstance(card(5 * edge * rows).put(*space, precision), StreamedOperand)
+    assert isinstance(small(whole - 1, 1, split=split).put(*space, precision), StreamedOperand)
+    assert isinstance(
+        small(5 * edge * rows, 1, split=split).put(*space, precision), StreamedOperand
+    )
     with pytest.raises(ResourceError, match=f"need {5 * edge * rows} bytes"):
-        card(5 * edge * rows - 1).put(*space, precision)
+        small(5 * edge * rows - 1, 1, split=split).put(*space, precision)
 
 
 class Cuda:
@@ -512,20 +462,16 @@ def test_b_that_only_the_card_has_room_for_stays_there(monkeypatch, usable, plac
 def test_a_card_keeps_b_to_the_last_byte_of_its_room(short, stays):
     """Integrals and B side by side, the inverse metric, rows of integrals; products beside them."""
     nocc, nvir, naux, nao = 3, 7, 19, 11
-    elements, total = nocc * nvir, 1 << 24
+    total = 1 << 24
     products = 3 * 8 * Card("a card", (9, 0), total, total).product_elements
-    both = 8 * (2 * naux * elements + naux * (naux + nao))
-    room = both - short
-    work = Workload(nao, 0, naux, (Spin(4, nocc, nvir),), "fp64", 5, scf_columns=9)
-    limits = backend(Card("a card", (9, 0), total, products + room)).limits
-    assert devices.stays_on_card(work, limits) is stays
-    assert not devices.stays_on_card(work, backend(None).limits)
-    b = 8 * naux * elements
-    assert devices.card_bytes(work, limits, made_there=False) == products + b
+    b = 8 * naux * nocc * nvir
+    both = 2 * b + 8 * naux * (naux + nao)
+    limits = backend(Card("a card", (9, 0), total, products + both - short)).limits
     for functions in (1, 140, 10**6):  # of the SCF, whose J and K are made there before
+        work = Workload(nao, functions, naux, (Spin(4, nocc, nvir),), "fp64", 5, scf_columns=9)
         held = max(b, 8 * 9 * functions, both * stays)
-        planned = devices.card_bytes(replace(work, naux_scf=functions), limits, made_there=True)
-        assert planned == products + min(held, room)
+        planned = devices.card_bytes(work, limits, made_there=True)
+        assert planned == products + min(held, both - short)
 
 
 @pytest.mark.parametrize(
@@ -555,36 +501,29 @@ def test_the_planned_memory_of_a_card_is_what_a_run_holds(card, how, number, mon
         assert planned - 3 * 8 * made.limits.tile_elements == max(held) == number * b
 
 
-@pytest.mark.parametrize(
-    ("room", "total"), [("ample", 80 << 30), ("none", 1 << 18), ("none", 1 << 15)]
-)
-@pytest.mark.parametrize("spins", [1, 2])
-def test_j_and_k_of_the_device_are_the_formula(spins, room, total):
+@pytest.mark.parametrize(("usable", "total"), [(68 << 30, 80 << 30), (0, 1 << 18), (0, 1 << 15)])
+def test_j_and_k_of_the_device_are_the_formula(usable, total):
     rng = np.random.default_rng(8)
     nao, naux = 9, 14
     rows, columns = np.tril_indices(nao)
     kept = np.sort(rng.permutation(len(rows))[:-6])  # six pairs are negligible
+    rows, columns = rows[kept], columns[kept]
     b = rng.standard_normal((naux, len(kept)))
     whole = np.zeros((naux, nao, nao))
-    whole[:, rows[kept], columns[kept]] = b
-    whole[:, columns[kept], rows[kept]] = b
-    occupied = [rng.standard_normal((nao, 4 - spin)) for spin in range(spins)]
-    density = [c @ c.T for c in occupied]
-    folded = np.stack([(d + d.T - np.diag(d.diagonal()))[rows, columns][kept] for d in density])
-    of_packed = np.full(len(rows), len(kept))
+    whole[:, rows, columns] = whole[:, columns, rows] = b
+    of_packed = np.full(nao * (nao + 1) // 2, len(kept))
     of_packed[kept] = np.arange(len(kept))
-    card = backend(Card("a card", (9, 0), total, {"ample": 68 << 30, "none": 0}[room]))
+    occupied = [rng.standard_normal((nao, nocc)) for nocc in (4, 3)]
+    density = np.array([c @ c.T for c in occupied])
+    folded = np.where(rows == columns, 1, 2) * density[:, rows, columns]
+    card = backend(Card("a card", (9, 0), total, usable))
     fields = card.fields(b, of_packed)
-    assert fields.resident == (room == "ample")
-    assert card.transfers.resident == fields.resident * b.nbytes
-    before = card.transfers.uploaded
+    assert card.transfers.resident == (usable > 0) * b.nbytes
     j, k = fields.matrices(folded, occupied, single=False, exchange=True)
-    assert (card.transfers.uploaded - before > b.nbytes) == (room == "none")
-    for spin, (c, d) in enumerate(zip(occupied, density, strict=True)):
-        expected = np.einsum("pmn,pls,ls->mn", whole, whole, d, optimize=True)
-        np.testing.assert_allclose(j[spin], expected[rows, columns][kept], rtol=1e-12)
-        expected = np.einsum("pml,li,pns,si->mn", whole, c, whole, c, optimize=True)
-        np.testing.assert_allclose(k[spin], expected, rtol=1e-11, atol=1e-11)
+    expected = np.einsum("pmn,pls,xls->xmn", whole, whole, density, optimize=True)
+    np.testing.assert_allclose(j, expected[:, rows, columns], rtol=1e-12)
+    expected = np.einsum("pml,xls,pns->xmn", whole, density, whole, optimize=True)
+    np.testing.assert_allclose(k, expected, rtol=1e-11, atol=1e-11)
     single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
     assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
     assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()
@@ -599,9 +538,3 @@ def test_the_time_of_a_transformation_is_that_of_its_operations(card, rate):
     products = sum(2 * naux * i * (nao * (nao + a) + naux * a) for i, a in spins)
     upload = 8 * naux * nao * (nao + 1) / 2
     assert found == pytest.approx(products / rate + upload / torch_backend.LINK_RATE, rel=1e-12)
-
-
-if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the documentation
-    for sizes in SHAPES:
-        with pytest.MonkeyPatch.context() as patch:
-            print(row_of(sizes, *counted(sizes, patch)))

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium.kernels.sizes import P, sum_columns, upper_columns
-from dfmp2.trainium.launch.executors import Kernel, XlaExecutor
+from dfmp2.trainium.launch.executors import XlaExecutor
 
 
 def stand_in(
@@ -35,20 +34,6 @@ def stand_in(
     return (pairs[:, :, None] * scale + identity[:, None, :columns]).reshape(P, -1)
 
 
-def traced(source: str, kernel: str) -> Kernel:
-    """The stand-in as a function of device tensors.
-
-    Raises
-    ------
-    UnsupportedByBackend : another kernel than the plain one
-    """
-    if kernel != "pair_energy_block":
-        raise UnsupportedByBackend(
-            f"kernel {kernel} has no stand-in for XLA: expected pair_energy_block"
-        )
-    return stand_in
-
-
 class XlaTwinExecutor(XlaExecutor):
     """The stand-in through torch-xla on the CPU.
 
@@ -59,4 +44,4 @@ class XlaTwinExecutor(XlaExecutor):
 
     lane = "xla-cpu-twin"
     platform = "CPU"
-    resolve = staticmethod(traced)
+    resolve = staticmethod(lambda source, kernel: stand_in)

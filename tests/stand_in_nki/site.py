@@ -92,9 +92,9 @@ class Site:
         repository = Path(__file__).parents[2]
         self.patch.setenv("PYTHONPATH", f"{site}:{repository}")
 
-    def tools(self, *names: str) -> None:
+    def tools(self) -> None:
         """Put tools on PATH."""
-        for name in names or ("neuronx-cc", "libneuronpjrt-path"):
+        for name in ("neuronx-cc", "libneuronpjrt-path"):
             tool = self.folder / "bin" / name
             tool.parent.mkdir(exist_ok=True)
             tool.write_text("#!/bin/sh\n")
@@ -103,13 +103,13 @@ class Site:
 
     def processes(self) -> None:
         """Let other Python processes find this machine, too."""
-        text = "import pathlib\nfrom dfmp2.backends import registry\n"
-        text += "from dfmp2.trainium.launch.environment import HERE\n"
-        text += (
-            f"root = pathlib.Path({str(self.folder / 'root')!r})\nobject.__setattr__(HERE, "
-            "'root', root)\n"
+        text = (
+            "import pathlib\nfrom dfmp2.backends import registry\n"
+            "from dfmp2.trainium.launch.environment import HERE\n"
+            f"root = pathlib.Path({str(self.folder / 'root')!r})\n"
+            "object.__setattr__(HERE, 'root', root)\n"
+            "registry.NEURON_DEVICES = f'{root}{registry.NEURON_DEVICES}'\n"
         )
-        text += "registry.NEURON_DEVICES = f'{root}{registry.NEURON_DEVICES}'\n"
         (self.folder / "site" / "sitecustomize.py").write_text(text)
 
     def fault(self, name: str) -> None:

@@ -58,8 +58,6 @@ class Kernel:
             raise ValueError("NCC_EVRF004: 3 instructions are not supported on gen2")
         if fault() == "compiler-mute":
             return
-        published.check_names(self.func.__module__)
-        published.check_arguments(arguments)
         published.check_folder(file.parent)
         published.check_flags(os.environ.get("NEURON_CC_FLAGS", ""))
         shapes = {

@@ -4,13 +4,8 @@ public source.
 Documentation: aws-neuron/aws-neuron-sdk at commit 81ce03ae (SDK 2.32, NKI 0.6.0).
 """
 
-import ast
 import os
 import re
-from importlib.util import find_spec
-from pathlib import Path
-
-import numpy as np
 
 # Names of the docstring stubs nki/api/nki/isa/__init__.py and nki/api/nki/language/__init__.py.
 _ISA = """
@@ -47,8 +42,6 @@ MEMBERS = {
     "nc_version": {"gen2", "gen3", "gen4"},
     "dma_engine": {"dma", "gpsimd_dma"},
 }
-# nki/api/nki.api.shared.rst, table of data types, as far as NumPy has them.
-DTYPES = {"uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "bool"}
 # compiler/neuronx-cc/api-reference-guide/index.rst: flag -> its values, None for any, () for none.
 FLAGS = {
     "--framework": ("XLA",),
@@ -98,35 +91,6 @@ def member(module, known, name):
         if name in MEMBERS
         else f"{module}.{name}"
     )
-
-
-def check_names(source):
-    """The names that a kernel file and the files it imports use: the front end resolves them
-    all."""
-    files, seen = [source], set()
-    while files:
-        module = files.pop()
-        if module in seen:
-            continue
-        seen.add(module)
-        tree = ast.parse(Path(find_spec(module).origin).read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfmp2"):
-                files.append(node.module)
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and node.value.id in ("nisa", "nl")
-            ):
-                member(node.value.id, ISA if node.value.id == "nisa" else LANGUAGE, node.attr)
-
-
-def check_arguments(arguments):
-    """The types of a kernel's tensors."""
-    for name, value in arguments.items():
-        dtype = np.asarray(value).dtype.name if hasattr(value, "shape") else "float32"
-        if dtype not in DTYPES:
-            raise TypeError(f"argument {name}: dtype {dtype} is not supported by NKI")
 
 
 def check_flags(text):
