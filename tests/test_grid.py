@@ -318,20 +318,6 @@ def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
     assert wrong <= kohn_sham.value <= 4 * wrong + 1e-6
 
 
-def test_the_error_of_e_ks_alone_is_that_of_a_run_that_measures_all(tmp_path: Path) -> None:
-    """Methods without E(EXX) use E_xc of the last Fock matrix's density, and no V_xc."""
-    settings = {**PBE, "basis": "sto-3g", "scf_conv_tol": 1e-11, "grid": 0}
-    of_all = dfmp2.run(RADICAL, **settings).reference.grid_error
-    run = dfmp2.run(RADICAL, **{**settings, "method": "ks"})
-    hdf5.write(run, tmp_path / "ks.h5")
-    alone = hdf5.read(tmp_path / "ks.h5").reference.grid_error
-    assert abs(of_all.scf_error) > 1e-6
-    assert alone.scf_error == pytest.approx(of_all.scf_error, abs=1e-9)
-    assert (alone.finer, alone.finer_points) == (of_all.finer, of_all.finer_points)
-    assert alone.exx_error is None and alone.coupling is None
-    assert run.to_dict()["grid_error"]["hf_total_energy"] is None
-
-
 @pytest.mark.parametrize(
     ("symbol", "spin"), [("F", 2), pytest.param("Fe", 5, marks=pytest.mark.slow)]
 )
