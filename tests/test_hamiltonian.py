@@ -71,12 +71,11 @@ def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, cha
     assert (energies[0] - energies[1]) / 0.002 == pytest.approx(dipole, abs=1e-5)
 
 
-SURROUNDINGS: dict[str, dict[str, Any]] = {
-    "vacuum": {},
-    "x2c": {"relativity": "x2c"},
-    "field among charges": {"charges": IN_BOHR, "field": np.array([0.01, -0.02, 0.03])},
-    "dielectric": {"solvent": "water"},
-    "smd": {"solvent": "toluene", "solvent_model": "smd"},
+SURROUNDINGS: dict[str, tuple[str, Any, Any, dict[str, str]]] = {
+    "x2c": ("x2c", None, None, {}),
+    "field among charges": ("none", IN_BOHR, np.array([0.01, -0.02, 0.03]), {}),
+    "dielectric": ("none", None, None, {"solvent": "water"}),
+    "smd": ("none", None, None, {"solvent": "toluene", "solvent_model": "smd"}),
 }
 
 
@@ -85,14 +84,10 @@ SURROUNDINGS: dict[str, dict[str, Any]] = {
 def test_energy_and_matrices_of_a_determinant_are_of_one_hamiltonian(name: str, kind: str) -> None:
     """PySCF's energies of two determinants drawn at random. They are quadratic in the density, so
     their difference is the trace of the matrices of the mean density with its change."""
-    given = dict(SURROUNDINGS[name])
-    options = make_options(
-        basis="6-31g", **{key: given.pop(key) for key in list(given) if key.startswith("solvent")}
-    )
+    relativity, charges, field, solvent = SURROUNDINGS[name]
     mole = mole_of(read("charge=-1", "O 0 0 0", "H 0.1 0.2 0.95"))
-    relativity, charges = given.get("relativity", "none"), given.get("charges")
-    mf = hamiltonian.mean_field(mole, kind, relativity, charges, field=given.get("field"))
-    mf = in_solvent(mf, options)
+    mf = hamiltonian.mean_field(mole, kind, relativity, charges, field=field)
+    mf = in_solvent(mf, make_options(basis="6-31g", **solvent))
     drawn = [_drawn_orbitals(mf, seed) for seed in (1, 2)]
     energies = [exact_exchange_energy(one) for one in drawn]
     for one, energy in zip(drawn, energies, strict=True):
@@ -109,15 +104,13 @@ def test_energy_and_matrices_of_a_determinant_are_of_one_hamiltonian(name: str, 
 
 def _drawn_orbitals(mf: Any, seed: int) -> Any:
     """The mean field with orthonormal orbitals drawn at random, of both spins in UHF."""
-    nao = mf.mol.nao
-    mixed = np.random.default_rng(seed).standard_normal((2, nao, nao))
-    values, vectors = np.linalg.eigh(mf.get_ovlp())
-    coefficients = vectors / np.sqrt(values) @ np.linalg.qr(mixed)[0]
-    occupations = np.stack([np.arange(nao) < count for count in mf.mol.nelec]).astype(float)
-    drawn = mf.copy()
-    drawn.mo_coeff, drawn.mo_occ = coefficients, occupations
+    mixed = np.random.default_rng(seed).standard_normal((2, mf.mol.nao, mf.mol.nao))
+    fock = mixed + mixed.swapaxes(1, 2)
     if isinstance(mf, scf.hf.RHF):
-        drawn.mo_coeff, drawn.mo_occ = coefficients[0], 2 * occupations[0]
+        fock = fock[0]
+    drawn = mf.copy()
+    drawn.mo_energy, drawn.mo_coeff = mf.eig(fock, mf.get_ovlp())
+    drawn.mo_occ = mf.get_occ(drawn.mo_energy, drawn.mo_coeff)
     return drawn
 
 
@@ -153,9 +146,7 @@ BOTH = HCL.in_field([[0.0, 5.0, 0.0, -0.4]])  # charges are not transformed
 def test_energies_are_pyscfs(
     molecule: Molecule, relativity: str, charge: int, scf_type: str
 ) -> None:
-    kind = scf.HF
-    if relativity == "x2c":
-        kind = x2c
+    kind = {"none": scf.HF, "x2c": x2c}[relativity]
     mf = mean_field(molecule.with_state(charge, 1 + charge), kind, fitted=scf_type == "df")
     theirs = (dfump2_native.DFUMP2 if charge else dfmp2_native.DFRMP2)(
         mf, auxbasis=SETS["auxbasis"]
