@@ -171,6 +171,11 @@ def test_rings_are_brought_to_a_value() -> None:
     assert value(moved, 1, 2, 3) == pytest.approx(70.0, abs=1e-5)
     still = [3, 4, 5, 6, 7, 8]
     assert np.array_equal(moved.coordinates[still], ring.coordinates[still])
+    bonds = [
+        make_coordinate("bond", atoms, "1.4:1.6:3", ring, rigid=False) for atoms in ("1,2", "2,3")
+    ]
+    both = bring(ring, bonds, [1.6, 1.4])
+    assert [value(both, 1, 2), value(both, 2, 3)] == pytest.approx([1.6, 1.4], abs=1e-7)
 
 
 # --- maps -----------------------------------------------------------------------------------------
