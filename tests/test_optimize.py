@@ -49,6 +49,7 @@ from tests.recorded import recorded_error, recorded_failure
 from tests.springs import (
     ANGLE,
     BOND,
+    CHARGES,
     HANDED,
     ON_SPRINGS,
     network,
@@ -209,6 +210,25 @@ def test_the_free_gradient_vanishes(start, constraints, held, monkeypatch):
     largest = np.linalg.norm(free.reshape(-1, 3), axis=1).max()
     assert study.table["max_gradient"].values[-1] == pytest.approx(largest, abs=1e-6)
     assert largest < 4.5e-4 < abs(gradient).max()
+
+
+def test_a_frozen_atom_among_charges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Water turns about its oxygen until no force is left on the others."""
+    charges = np.array([[2.9, 0.4, 0.3, -0.7], [-1.5, -2.6, 1, 0.5], [0.3, 3.4, -1.2, 0.4]])
+    charges[:, :3] *= ANGSTROM
+    places = np.array([[0, 0, 0], [0.96, 0.1, 0], [-0.3, 0.92, 0.1]]) * ANGSTROM
+    start = Molecule(("O", "H", "H"), places).in_field(charges)
+
+    def energy(place):
+        apart = np.linalg.norm(place[:, None] - charges[:, :3], axis=2)
+        return springs(place) + (np.outer(CHARGES[:3], charges[:, 3]) / apart).sum()
+
+    on_springs(monkeypatch, start, energy)
+    search = Search(Constraints([("xyz", "1")]), convergence="gau_tight", max_steps=40)
+    study = optimized(start, search)
+    found = study.last.coordinates
+    assert found[0] == pytest.approx(places[0], abs=1e-6)
+    assert np.abs(slopes(found, energy)[1:]).max() < 2e-5
 
 
 def test_a_turn_among_charges_is_a_displacement():

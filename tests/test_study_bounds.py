@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -325,6 +326,14 @@ def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> N
 
 
 # --- geometries, conformers, equations ------------------------------------------------------------
+
+
+def test_geometric_is_quiet_for_a_while() -> None:
+    logger = logging.getLogger("geometric")
+    before = logger.propagate, list(logger.handlers)
+    with geometric_search.quiet():
+        assert not logger.propagate and len(logger.handlers) == len(before[1]) + 1
+    assert (logger.propagate, list(logger.handlers)) == before
 
 
 @pytest.mark.parametrize("pair", ["ba", "ca", "bc", "ac"])
