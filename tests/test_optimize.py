@@ -22,19 +22,16 @@ from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
-from dfmp2.mp2.energy import mp2_energy
-from dfmp2.options import Options, make_options
+from dfmp2.options import make_options
 from dfmp2.output.reports.study import remarks
-from dfmp2.output.study import MOST_RUNS, Study, read_study
+from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.degeneracy import DEGENERATE
 from dfmp2.studies.frequencies import StoredHessian, harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, quiet
-from dfmp2.studies.ideal_gas import GasConditions, thermochemistry
-from dfmp2.studies.internal_coordinates import torsional_constant
-from dfmp2.studies.keeper import Keeper
+from dfmp2.studies.ideal_gas import GasConditions
 from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.task import Step, Unfinished
 from dfmp2.studies.thermochemistry import make_thermochemistry
@@ -73,11 +70,9 @@ FLUORIDE_AND_WATER = Molecule.from_string(
     "F 0 0 0; O 2.7 0.1 0; H 1.75 0.2 0.05; H 3 0.9 0.3", charge=-1
 )
 AMMONIA = Molecule.from_string("N 0 0 .1; H .95 0 -.25; H -.5 .83 -.2; H -.45 -.82 -.25")
-HELD_IN_AMMONIA = {(1,): None, (3,): None, (0, 2): None}
 PEROXIDE = Molecule.from_string("O 0 .7 0; O 0 -.7 0; H .9 .9 .1; H -.3 -.9 .8")
 TRIAZIRINE = Molecule.from_string("N 0 .8 0; N .65 -.6 0; N -.65 -.6 .05; H 0 1.4 .92")
 FLUORIDE = Molecule(("F", "H"), [[0, 0, 0], [0.4, 0.9, 1.5]])
-COMMAND = ("--basis", "sto-3g", "--stability", "off", "--threads", "1")
 
 
 def optimized(molecule, search=MINIMUM, options=ON_SPRINGS, **how):
@@ -91,23 +86,15 @@ def coordinate(study, *atoms):
 # --- optimisations --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("longer", "constant"), [(-0.3, 0.0233), (-0.1, 0.0093), (0.2, 0.0023)])
-def test_a_torsion_is_stiffer_about_a_short_bond(longer, constant):
-    """0.0023 - 0.07 (r - r_cov), r_cov of C and N 0.76 and 0.71 angstrom, 0.0023 at least."""
-    length = (0.76 + 0.71) * ANGSTROM + longer
-    places = np.array([[0.1, 0.2, 0.3], [5.0, 0, 0], [0.1, 0.2, 0.3]])
-    places[2] += length * np.array([0.36, 0.48, 0.8])
-    molecule = Molecule(("C", "H", "N"), places)
-    assert torsional_constant(molecule, places, 0, 2) == pytest.approx(constant, abs=1e-6)
-
-
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("held", ["", "$freeze\ndihedral 3 1 2 4\ndistance 1 2\n"])
 def test_the_model_hessian_by_kind_of_coordinate(alone, held):
-    """Peroxide, alone or beside HCN and CH2O: 0.02 Eh/bohr^2 between fragments, the softest 1e-5;
-    the same second derivatives of Cartesian coordinates, with and without constraints."""
+    """HSOH, alone or beside HCN and CH2O: 0.02 Eh/bohr^2 between fragments, the softest 1e-5; the
+    same second derivatives of Cartesian coordinates, with and without constraints. Of a torsion
+    0.0023 - 0.07 (r - r_cov), r_cov of S and O 1.05 and 0.66 angstrom, 0.0023 at least."""
+    length = 3.0 if alone else 3.4
     atoms = (
-        "O 0 1.32 -.11; O 0 -1.32 -.11; H 1.47 1.7 .9; H -1.4 -1.7 1.1; "
+        f"O 0 {length - 1.6} -.11; S 0 -1.6 -.11; H 1.47 1.7 .9; H -1.4 -1.7 1.1; "
         "N 0 0 11.2; C 0 0 9; H 0 0 7; C 9 0 0; O 11.3 0 0; H 8 1.7 0; H 8 -1.7 0"
     )
     rows = atoms.split(";")[: 4 if alone else 11]
@@ -125,7 +112,7 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
             softest.append(1e-5)
             continue
         if kind == "Dihedral":
-            plain = torsional_constant(start, start.coordinates, 0, 1)
+            plain = 0.0023 - 0.07 * min(0.0, length - (1.05 + 0.66) * ANGSTROM)
         model.append(plain)
         softest.append(plain * softer.get(kind, 1.0))
     slopes, primitive = inner.wilsonB(place), inner.Prims.wilsonB(place)
@@ -135,24 +122,6 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
     ):
         cartesian = primitive.T @ np.diag(expected) @ primitive
         assert slopes.T @ found @ slopes == pytest.approx(cartesian, abs=1e-9)
-
-
-def test_the_scaled_energy_is_minimised():
-    options = replace(ON_SPRINGS, os_scale=0.5, ss_scale=2.0)
-    study = optimized(FLUORIDE, MINIMUM, options)
-    names, runs = zip(*study.runs.items(), strict=True)
-    starts = [run.reference.start for run in runs[1:]]
-    assert starts == [f"orbitals of {name}" for name in names[:-1]]
-    length = coordinate(study, 1, 2)
-
-    def energy(bond):
-        stretched = Molecule(("F", "H"), [[0, 0, 0], [0, 0, bond]])
-        run = mp2_energy(stretched, options, listener=Silent())
-        return run.scf_total_energy + run.scaled_mp2_correlation_energy
-
-    assert energy(length) == pytest.approx(study.values["optimized_total_energy"].value, abs=1e-8)
-    assert energy(length) < min(energy(length - 0.01), energy(length + 0.01))
-    assert any(note.startswith("energy and gradient of ") for note in study.notes), study.notes
 
 
 def test_constrained_water_as_in_psi4():
@@ -176,7 +145,14 @@ def test_constrained_water_as_in_psi4():
 
 def test_a_geometry_that_is_held_whole_has_no_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     on_springs(monkeypatch, FLUORIDE)
-    study = optimized(FLUORIDE, Search(Constraints([("bond", "1,2")]), verify=True))
+    held = Constraints([("bond", "1,2")])
+    study = optimized(FLUORIDE, Search(held, convergence="gau_tight", verify=True))
+    assert study.settings["limits"] == {  # as Gaussian's opt=tight, its namesake
+        "max_gradient": 1.5e-5,
+        "rms_gradient": 1.0e-5,
+        "max_displacement": 6.0e-5,
+        "rms_displacement": 4.0e-5,
+    }
     assert study.settings["imaginary_modes"] == 0 and study.arrays["wavenumbers"].value.size == 0
     assert any(note.endswith("minimum: 0 imaginary modes of 0") for note in study.notes)
 
@@ -197,7 +173,11 @@ def _value(molecule, atoms):
     ("start", "constraints", "held"),
     [
         (FLUORIDE_AND_WATER, Constraints([("bond", "1,2")]), {(0, 1): None}),
-        (AMMONIA, Constraints([("xyz", "2+4"), ("bond", "1,3")]), HELD_IN_AMMONIA),
+        (
+            AMMONIA,
+            Constraints([("xyz", "2+4"), ("bond", "1,3")]),
+            {(1,): None, (3,): None, (0, 2): None},
+        ),
         (
             PEROXIDE,
             Constraints(fixed=[("dihedral", "3,1,2,4", "100"), ("bond", "1,2", "1.5")]),
@@ -304,27 +284,6 @@ def test_two_atoms_attract_each_other_from_afar(monkeypatch: pytest.MonkeyPatch)
     assert coordinate(study, 1, 2) == pytest.approx(5.0, abs=0.02)
     measured = next(note for note in study.notes if note.startswith("curvature along"))
     assert float(re.search(r"measured: (\S+)", measured)[1]) < 0
-    assert study.title.startswith("stationary point of")
-
-
-def test_a_run_without_steps_has_measured_the_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one displaced gradient: of a bond with 0.5 Eh/bohr^2, along which both atoms move."""
-    on_springs(monkeypatch, FLUORIDE)
-    tight = optimized(FLUORIDE, Search(convergence="gau_tight"))
-    assert tight.settings["limits"] == {  # as Gaussian's opt=tight, its namesake
-        "max_gradient": 1.5e-5,
-        "rms_gradient": 1.0e-5,
-        "max_displacement": 6.0e-5,
-        "rms_displacement": 4.0e-5,
-    }
-    study = optimized(replace(FLUORIDE, coordinates=tight.last.coordinates * (1 + 1e-6)))
-    assert study.settings["steps"] == 0 and list(study.runs) == ["step-000", "curvature-001"]
-    (measured,) = (note for note in study.notes if note.startswith("curvature along"))
-    assert measured not in remarks(study)  # on the screen, which has other things to show
-    said = float(re.search(r"measured: (\S+)", measured)[1])
-    move = study.runs["curvature-001"].molecule.coordinates - study.last.coordinates
-    stretch = np.linalg.norm(move[1] - move[0])
-    assert said == pytest.approx(0.5 * stretch**2 / (move**2).sum(), rel=0.02)
 
 
 def test_gradients_and_moves_of_an_optimisation_are_those_of_its_atoms(
@@ -336,6 +295,7 @@ def test_gradients_and_moves_of_an_optimisation_are_those_of_its_atoms(
     on_springs(monkeypatch, start)
     study = optimized(start)
     runs = list(study.path.values())
+    assert runs[1].reference.start == "orbitals of step-000"
     lengths = [np.linalg.norm(run.gradient.total_gradient, axis=1) for run in runs]
     moves = [np.full(3, np.nan)]
     for before, after in pairwise(runs):
@@ -362,8 +322,6 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
     assert any("saddle point of order 2: 2 imaginary modes of 4" in note for note in study.notes)
     assert study.values["optimized_total_energy"].value == pytest.approx(0.0, abs=1e-6)
-    assert coordinate(study, 1, 2) == pytest.approx(BOND, abs=2e-3)
-    assert coordinate(study, 2, 1, 3) == pytest.approx(ANGLE, abs=5e-3)
     assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
     sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
     assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
@@ -401,14 +359,11 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
             found = study.values["optimized_total_energy"].value
             assert found == pytest.approx(energies[place], abs=1e-6)
             assert study.settings["imaginary_modes"] == (place if verify else None)
-            assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
             kind = "transition state" if transition_state else "minimum"
             assert verify != any(f"not verified as a {kind}" in note for note in study.notes)
             displaced = [name for name in study.runs if "plus-" in name or "minus-" in name]
             assert len(displaced) == 24 * (transition_state + verify)
             assert {study.runs[name].options.scf_conv_tol for name in displaced} <= {1e-11}
-            assert {run.options.scf_conv_tol for run in study.path.values()} == {1e-10}
-            assert ("hessian-1-plus-004-z" in study.runs) is verify
             if verify:  # of six modes the lowest three are named
                 (line,) = (note for note in study.notes if "imaginary mode" in note)
                 lowest = study.arrays["wavenumbers"].value[:3]
@@ -430,8 +385,7 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_planar_minimum_stays(monkeypatch):
-    """Borane: no new start, and only the densities of the last step are left. Steps are counted one
-    by one, and displaced geometries as a group."""
+    """Borane: no new start, and only the densities of the last step are left."""
 
     def energy(place):
         directions = (place[1:] - place[0]) / BOND
@@ -449,10 +403,6 @@ def test_a_planar_minimum_stays(monkeypatch):
     assert any("2 modes with a curvature below 1e-05 Eh" in note for note in study.notes)
     whole = [name for name, run in study.runs.items() if run.properties.relaxed_density.size]
     assert whole == [list(study.path)[-1]]
-    steps, total = len(study.path), len(study.runs)
-    counted = [text.partition(" ")[0] for text in heard.stages if text.startswith("[")]
-    single = [f"[{number}]" for number in range(1, steps + 1)]
-    assert counted == single + [f"[{number}/{total}]" for number in range(steps + 1, total + 1)]
 
 
 def test_what_is_not_a_minimum_in_the_end(
@@ -463,37 +413,39 @@ def test_what_is_not_a_minimum_in_the_end(
     monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
     on_springs(monkeypatch, STRAIGHT_WATER)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
-    done = call("optimize", "w.xyz", *COMMAND, "--verify")
+    level = ("--basis", "sto-3g", "--stability", "off", "--threads", "1")
+    done = call("optimize", "w.xyz", *level, "--verify")
     recorded_failure(done, 4)
     assert "NOT FINISHED: saddle point of order 2 after" in done.out
     found = read_study("w.optimization.h5")
-    assert found.settings["stationary_point"] == "saddle point of order 2"
     assert found.settings["imaginary_modes"] == 2 and found.arrays["wavenumbers"].value.size == 4
-    assert found.title.startswith("saddle point of order 2 of w")
 
 
 @pytest.mark.parametrize(
-    ("restarts", "saddle", "hessians"), [(0, False, 2), (0, True, 3), (2, False, 4), (2, True, 5)]
+    ("most", "saddle", "steps", "restarts", "basis", "fits"),
+    [
+        (500 - 50 - 2 * 18, False, 3, 0, "sto-3g", True),
+        (501 - 50 - 2 * 18, False, 3, 0, "sto-3g", False),
+        (500 - 50 - 5 * 18, True, 3, 2, "sto-3g", True),
+        (501 - 50 - 5 * 18, True, 3, 2, "sto-3g", False),
+        (250 - 50 - 2 * 18, False, 3, 0, "cc-pv[dt]z", True),
+        (251 - 50 - 2 * 18, False, 3, 0, "cc-pv[dt]z", False),
+        (10, False, 8, 2, "sto-3g", True),
+        (10, False, 9, 2, "sto-3g", False),
+        (10, False, 8, 3, "sto-3g", False),
+    ],
 )
-def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
+def test_a_new_start_fits_into_the_runs_of_a_study(most, saddle, steps, restarts, basis, fits):
     """Those before and the next one: Hessians of water, 18 runs each, beside the steps and 50 more.
     One step at least is left for it, and there are three new starts."""
-
-    first = Step("step-000", "step 0", WATER, ON_SPRINGS)
-
-    def may_restart(most_steps, steps=3, before=restarts):
-        search = SimpleNamespace(max_steps=most_steps, transition_state=saddle)
-        course = SimpleNamespace(_search=search, _molecule=WATER, _first=first)
-        course._restarts, course._steps = before, lambda: steps
-        return Course._may_restart(course)
-
-    most = MOST_RUNS - 50 - 18 * hessians
-    assert may_restart(most) and not may_restart(most + 1)
-    assert may_restart(10, steps=8) and not may_restart(10, steps=9)
-    assert not may_restart(10, before=3)
-    first = replace(first, options=at_level(make_options(basis="cc-pv[dt]z")))
-    most = MOST_RUNS // 2 - 50 - 18 * hessians
-    assert may_restart(most) and not may_restart(most + 1)
+    course = SimpleNamespace(
+        _search=SimpleNamespace(max_steps=most, transition_state=saddle),
+        _molecule=WATER,
+        _first=Step("a", "a", WATER, at_level(make_options(basis=basis))),
+        _restarts=restarts,
+        _steps=lambda: steps,
+    )
+    assert Course._may_restart(course) is fits
 
 
 def from_hessian(start, second, **search):
@@ -557,7 +509,8 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
 
 
 def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Water on springs, held at 140 degrees, with bonds 5e-4 bohr too long: only they change."""
+    """Water on springs, held at 140 degrees, with bonds 5e-4 bohr too long: only they change. One
+    displaced gradient shows their 0.5 Eh/bohr^2, along which all atoms move."""
     on_springs(monkeypatch, WATER)
     held = Search(Constraints([("angle", "2,1,3")]))
     study = optimized(bent(140, BOND + 5e-4), held)
@@ -566,6 +519,11 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
     assert probe.angle(2, 1, 3) == pytest.approx(140, abs=1e-3)
     moved = [internal_coordinate(probe.coordinates[[0, k]]) - BOND - 5e-4 for k in (1, 2)]
     assert moved[0] == pytest.approx(moved[1], abs=1e-6) and moved[0] < -1e-3
+    (measured,) = (note for note in study.notes if note.startswith("curvature along"))
+    assert measured not in remarks(study)  # on the screen, which has other things to show
+    path = ((probe.coordinates - study.last.coordinates) ** 2).sum()
+    said = float(re.search(r"measured: (\S+)", measured)[1])
+    assert said == pytest.approx(0.5 * np.square(moved).sum() / path, rel=0.05)
 
 
 # --- frequencies ----------------------------------------------------------------------------------
@@ -575,7 +533,7 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pyramid turned inside out, against second differences of the springs: the imaginary mode is
-    named and left out of the gas. Among charges all motions are modes, and there is no gas."""
+    left out of the gas. Among charges all motions are modes, and there is no gas."""
     tilts, energies = pyramids()
     top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
     asked = on_springs(monkeypatch, top)
@@ -583,15 +541,10 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     study = harmonic_frequencies(top, ON_SPRINGS, conditions, displacement=3e-3, listener=Silent())
     moves = [one.coordinates - top.coordinates for one in asked[1:]]
     assert [abs(move).max() for move in moves] == pytest.approx([3e-3] * 24)
-    assert study.settings["displacement"] == 3e-3
     second = second_derivatives(top.coordinates)
     assert study.arrays["hessian"].value == pytest.approx(second, abs=2e-5)
     modes = study.table["wavenumber"].values
     assert modes[0] < -900 and min(modes[1:]) > 0
-    (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
-    number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")
-    assert float(number) == pytest.approx(-modes[0], abs=0.06)
-    assert sorted(atoms.split(", ")) == ["H2", "H3", "H4"]
     assert "imaginary modes are left out of the thermochemistry" in study.notes
     gas = ideal_gas(
         masses=masses(top),
@@ -614,14 +567,13 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     assert any("all its motions are listed" in note for note in among.notes)
     no_gas = hessian_of(among, "f.h5")
     free = hessian_of(study, "f.h5")
-    for stored in (no_gas, replace(free, at_start=True), replace(free, constrained=True)):
+    held = replace(free, constrained=True)
+    for stored in (no_gas, replace(free, at_start=True), held):
         with recorded_error(InputError):
             stored.require_gas()
-    for stored, molecule in ((no_gas, field), (free, field), (no_gas, top)):
+    for stored, molecule in ((no_gas, field), (free, field), (no_gas, top), (held, top)):
         with recorded_error(InputError):
             stored.turned_to(molecule)
-    with recorded_error(InputError):
-        replace(free, constrained=True).turned_to(top)
 
 
 def test_what_is_wrong_with_the_gas_of_a_radical_is_said(monkeypatch):
@@ -647,33 +599,6 @@ def test_hydrogen_fluoride_as_in_cfour():
     signs = np.array([[1, -1], [-1, 1]])
     expected = np.kron(signs, np.diag([-0.00183193, -0.00183193, 0.64212587]))
     assert study.arrays["hessian"].value == pytest.approx(expected, abs=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("molecule", "numbers", "symmetry"),
-    [
-        (WATER, [1663.0, 3657.0, 3833.0], 2),
-        (Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.84]], multiplicity=2), [3700.0], 1),
-        (BORANE, [-500.0, 1704.0, 1704.0, 3664.0, 3889.0, 3889.0], 6),
-    ],
-    ids=["water", "hydroxyl", "borane"],
-)
-def test_shares_of_the_thermochemistry(molecule, numbers, symmetry):
-    """Formulas of a rigid rotor and harmonic oscillators, written out; CODATA 2018."""
-    kelvin, pascal, energy = 350.0, 2.0e5, -76.0
-    found = thermochemistry(molecule, energy, np.array(numbers), kelvin, pascal, symmetry)
-    expected = ideal_gas(
-        masses=masses(molecule),
-        places=molecule.coordinates,
-        wavenumbers=numbers,
-        energy=energy,
-        multiplicity=molecule.multiplicity,
-        kelvin=kelvin,
-        pascal=pascal,
-        symmetry=symmetry,
-    )
-    values = {name: item.value for name, item in found.items()}
-    assert values == pytest.approx(expected, rel=1e-9)
 
 
 def test_bonds_angles_and_contacts_of_a_geometry() -> None:
@@ -756,9 +681,6 @@ def test_modes_as_in_pyscf(atoms):
     weights = masses(molecule)
     expected = thermo.harmonic_analysis(mole, hessian, mass=weights, imaginary_freq=False)
     assert found.wavenumber == pytest.approx(expected["freq_wavenumber"], abs=0.01)
-    assert found.reduced_mass == pytest.approx(expected["reduced_mass"], rel=1e-5)
-    assert found.force_constant == pytest.approx(expected["force_const_dyne"], rel=1e-5, abs=1e-4)
-    assert np.linalg.norm(found.displacements, axis=(1, 2)) == pytest.approx(1)
     held = vibrations(molecule.in_field([[0, 0, 40, 0.1]]), flat, np.zeros((3 * mole.natm, 3)))
     free = thermo.harmonic_analysis(mole, hessian, False, False, mass=weights, imaginary_freq=False)
     assert held.removed == 0 and held.wavenumber == pytest.approx(free["freq_wavenumber"], abs=0.01)
@@ -807,7 +729,6 @@ def test_small_runs_are_shared_by_processes(
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     level = ("--basis", "sto-3g", "--stability", "off", "--allow-gradient", "--output", "y.h5")
     shared = succeed(call("frequencies", "h2.xyz", *level, "--json"))
-    assert shared.err.count(": done") == 12
     runs = read_study(folder / "y.h5").runs
     assert [run.provenance.threads for run in runs.values()] == [2] + [1] * 12
     plus, minus = (runs[f"{sign}-002-z"].gradient.total_gradient for sign in ("plus", "minus"))
@@ -842,30 +763,3 @@ def test_a_saddle_point_is_left_on_its_lower_side(
     sides = {side: study.runs[f"step-001-{side}"].total_energy for side in ("plus", "minus")}
     assert min(sides, key=sides.get) == lower and np.ptp(list(sides.values())) > 1e-7
     assert list(study.path)[1] == f"step-001-{lower}"
-
-
-def test_a_complete_optimisation_that_changed_its_options_midway_is_resumed_with_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But not with options that none of its runs has."""
-    asked = on_springs(monkeypatch, FLUORIDE)
-    monkeypatch.chdir(tmp_path)
-    loose = replace(ON_SPRINGS, scf_conv_tol=1e-8)
-    tight = replace(ON_SPRINGS, scf_conv_tol=1e-10, precision="mixed")
-
-    def stored(options: Options, steps: int, *, resume: bool) -> Study:
-        keeper = Keeper(Path("x.h5"), resume=resume)
-        search = Search(max_steps=steps)
-        return optimize_geometry(FLUORIDE, options, search, keeper=keeper, listener=Silent())
-
-    with pytest.raises(Unfinished):
-        stored(loose, 1, resume=False)
-    study = stored(tight, 50, resume=False)
-    assert [run.options.precision for run in study.runs.values()][:3] == ["fp64", "fp64", "mixed"]
-    computed = len(asked)
-    for options in (loose, tight):
-        again = stored(options, 50, resume=True)
-        assert list(again.runs) == list(study.runs)
-    with recorded_error(InputError):
-        stored(replace(tight, scf_conv_tol=1e-9), 50, resume=True)
-    assert len(asked) == computed

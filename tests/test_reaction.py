@@ -193,8 +193,6 @@ def test_a_mode_without_curvature_is_left_out_of_the_gas_and_that_is_said(
     study = dfmp2.reaction([pair], [(2, atom)], "6-31g", **wishes, **SMALL)
     assert study.table["zero_point_energy"].values == [0.0, 0.0]
     assert "1 mode whose curvature is zero within the noise" in " ".join(study.notes)
-    of_pair = [run for run in study.runs.values() if run.molecule.natom == 2]
-    assert {run.options.scf_conv_tol for run in of_pair} == {1e-11}
 
 
 @pytest.mark.slow

@@ -90,17 +90,14 @@ def test_the_hessian_of_another_molecule_is_refused(other: Molecule) -> None:
 
 
 def test_the_length_of_a_path() -> None:
-    """Two hydrogen atoms of mass m that separate by 2 d: s = sqrt(2 m) d; rotation adds nothing."""
-    first = Molecule.from_string("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    """Two atoms that separate by 2 d: s = 2 d sqrt(m m' / (m + m')); rotation adds nothing."""
+    first = Molecule.from_string("2\n\nF 0 0 0\nH 0 0 0.74\n")
     d, mass = 0.05, 1.00782503223
     apart = np.array([[0, 0, -d], [0, 0, d]])
     turn = Rotation.from_euler("xyz", [0.4, 0.2, -0.7]).as_matrix()
     second = replace(first, coordinates=(first.coordinates + apart) @ turn.T + 3.0)
-    assert arc_length(first, second) == pytest.approx(math.sqrt(2 * mass) * d, rel=1e-6)
-    other = (18.99840316273, mass)  # u; only the distance changes, by 2 d
-    first = replace(first, symbols=("F", "H"))
-    second = replace(second, symbols=("F", "H"))
-    reduced = math.prod(other) / sum(other)
+    both = (18.99840316273, mass)  # u
+    reduced = math.prod(both) / sum(both)
     assert arc_length(first, second) == pytest.approx(math.sqrt(reduced) * 2 * d, rel=1e-6)
     # The steps are weighted with masses of isotopes too; the mean of chlorine's is 35.45.
     acid = Molecule.from_string("3\n\nCl 0 0 0\nO 0 0 1.7\nH 0.9 0.2 2.0\n")
@@ -108,15 +105,11 @@ def test_the_length_of_a_path() -> None:
     assert weights == pytest.approx(np.repeat([34.96885268, 15.99491462, mass], 3), rel=1e-7)
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_superposed_geometries_are_the_nearest_by_weight(mirrored: bool) -> None:
-    """SciPy's rotation, also onto a mirror image, where a reflection would be nearer."""
+def test_superposed_geometries_are_the_nearest_by_weight() -> None:
+    """SciPy's rotation onto a mirror image, where a reflection would be nearer."""
     rng = np.random.default_rng(4)
     places = rng.standard_normal((5, 3))
-    turned = places @ Rotation.from_rotvec([0.4, -1.1, 0.7]).as_matrix().T
-    target = turned + 0.2 * rng.standard_normal((5, 3))
-    if mirrored:
-        target[:, 0] *= -1
+    target = places * [-1, 1, 1] + 0.2 * rng.standard_normal((5, 3))
     for weights in (np.ones(5), np.array([15.995, 1.008, 12.0, 1.008, 34.969])):
         expected = Rotation.align_vectors(target, places, weights)[0].as_matrix()
         np.testing.assert_allclose(rotation_onto(places, target, weights), expected, atol=1e-10)
@@ -207,7 +200,6 @@ def test_the_table_of_a_path(descended: Any) -> None:
     study = descended.study
     names, table = study.settings["path"], study.table
     assert (study.settings["backward_run"], study.settings["forward_run"]) == (names[0], names[-1])
-    assert study.settings["max_steps"] == 12
     assert list(table["run"].values) == names == list(study.path)
     place = names.index(reaction_path.TOP)
     runs = list(study.path.values())

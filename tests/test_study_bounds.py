@@ -35,7 +35,6 @@ from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output import prepared
 from dfmp2.output.study import Study, StudyWriter
 from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
@@ -326,18 +325,6 @@ def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> N
             take(value)
 
 
-def test_a_prepared_file_needs_room_for_b_and_what_is_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(
-        prepared, "require_writable", lambda *_, expected_bytes, **__: asked.append(expected_bytes)
-    )
-    file = SimpleNamespace(_target=tmp_path / "x.h5", _overwrite=False)
-    prepared.PreparedFile.require(file, 10**9)  # type: ignore[arg-type]
-    assert 0 < asked[0] - 10**9 < 10**9
-
-
 # --- geometries, conformers, equations ------------------------------------------------------------
 
 
@@ -455,6 +442,7 @@ def hydrogen() -> MP2Result:
         (True, False, True, "threads", "taken"),
         (False, False, True, "free", "taken"),
         (False, True, False, "free", "refused"),
+        (False, True, False, "midway", "taken"),
         (False, True, False, "chosen", "taken"),
         (False, True, False, "basis", "refused"),
         (False, True, False, "place", "refused"),
@@ -467,9 +455,10 @@ def test_which_stored_runs_are_taken(
     follow: bool, complete: bool, missing: bool, differs: str, outcome: str, hydrogen: MP2Result
 ) -> None:
     """Those of the same calculation. Another number of threads makes other last bits in runs whose
-    energies are subtracted; the place of a step that follows from others is theirs."""
+    energies are subtracted; the place of a step that follows from others is theirs. A complete study
+    may have changed its options midway."""
     changes: dict[str, Any] = {"free": {"precision": "fp64"}, "basis": {"basis": "6-31g"}}
-    changes["chosen"] = {"certify_fit": True}
+    changes |= {"chosen": {"certify_fit": True}, "midway": changes["free"]}
     options = replace(hydrogen.options, **changes.get(differs, {}))
     moves = {"place": 1e-3, "nearly the place": 1e-7, "end of a search": 1e-3}
     places = hydrogen.molecule.coordinates + [[0, 0, 0], [0, 0, moves.get(differs, 0.0)]]
@@ -481,6 +470,8 @@ def test_which_stored_runs_are_taken(
         kept: Any = Keeper(overwrite=overwrite)
         kept._path, kept._writer = Path("x.h5"), SimpleNamespace(add=lambda *_, **__: None)
         kept._stored = SimpleNamespace(runs={"a": hydrogen}, complete=complete)
+        if differs == "midway":  # another run of the study has the options that are asked for
+            kept._stored.runs["c"] = replace(hydrogen, options=options)
         refused = nullcontext()
         if outcome == "refused" and not overwrite:
             refused = recorded_error(InputError)

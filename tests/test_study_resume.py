@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +21,10 @@ from dfmp2.errors import DeviceFault, Interrupted
 from dfmp2.mp2.calculation import RUN
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
-from dfmp2.output.study import Study, read_study
+from dfmp2.output.study import read_study
 from tests.awkward import read
 from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
-from tests.faults import EACH, Stopping, close, numbers
+from tests.faults import EACH, Stopping, numbers
 from tests.recorded import recorded_failure
 from tests.springs import on_springs, springs
 from tests.test_signals import start
@@ -35,15 +34,6 @@ BASIS = ("--basis", "sto-3g", "--threads", "1")
 SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", *BASIS)
 LINE = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS)
 H2 = read("", "H 0 0 0", "H 0 0 0.74")
-
-
-def same(found: Study, expected: Study) -> bool:
-    """Require the same energies of all runs, allowing for an SCF resumed from its last orbitals."""
-    runs = found.runs.keys() == expected.runs.keys() and all(
-        close(numbers(hdf5.to_bytes(found.runs[name])), numbers(hdf5.to_bytes(run)))
-        for name, run in expected.runs.items()
-    )
-    return runs and found.values.keys() == expected.values.keys()
 
 
 @pytest.fixture
@@ -88,8 +78,7 @@ def test_an_scf_that_starts_from_another_run_begins_there_again(
 
 @pytest.mark.usefixtures("stopping")
 def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
-    """Of another point, of `dfmp2 run`, and of a study given to `dfmp2 run`: named, and nothing is
-    touched."""
+    """Of another point and of `dfmp2 run`: named, and nothing is touched."""
     assert call(*SCAN, "--output", "x.h5").code == 75 and not (folder / "x.h5").exists()
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
     recorded_failure(other, 3)
@@ -98,9 +87,6 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
     before = listing(folder)
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
     recorded_failure(other, 3)
-    shutil.copy(folder / "x.h5.checkpoint", folder / "y.h5.checkpoint")
-    single = call("run", "h2o.xyz", *BASIS, "--output", "y.h5", "--resume")
-    recorded_failure(single, 3)
     assert call("run", "h2o.xyz", *BASIS, "--output", "z.h5").code == 75
     study = call(*SCAN, "--output", "z.h5", "--resume")
     recorded_failure(study, 3)
@@ -126,7 +112,6 @@ def test_the_same_command_goes_on(call: Runner, folder: Path) -> None:
     found = read_study("x.h5")
     assert found.complete and "other products" not in done.err and done.went_on
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
-    assert same(found, dfmp2.scan("h2o.xyz", "sto-3g", ("bond", "1,2", "0.9:1.0:2"), threads=1))
     recorded_failure(call(*command), 3)
     other = (*other, "--overwrite")
     while read_study("x.h5").complete:
@@ -215,8 +200,11 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         "--basis",
         "6-31g",
         "--verbose",
+        "--threads",
+        "1",
+        "--output",
+        "x.h5",
     )
-    command += ("--threads", "1", "--output", "x.h5")
     with start(*command, cwd=folder) as process:
         wait_for(process, "[2/2]")
         wait_for(process, "  SCF   3 ")
