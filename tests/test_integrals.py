@@ -321,6 +321,8 @@ def test_gathering_once_changes_no_bit(cluster, monkeypatch):
     images = [ResponseMatrices(one, spins, single=True)(turned, 1.0) for one in (each_time, once)]
     for left, right in zip(*images, strict=True):
         np.testing.assert_array_equal(right, left)
+    once.stop_gathering()
+    assert once.rectangles() is None
 
 
 # --- spaces and bounds ----------------------------------------------------------------------------

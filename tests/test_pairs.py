@@ -355,6 +355,13 @@ def test_a_sample_knows_its_largest_error_and_its_seed():
     assert found.correlation_error == pytest.approx(abs(sum(sums)), rel=1e-6)
 
 
+@pytest.mark.parametrize("nocc", [(0, 0), (1, 0)])
+def test_no_pairs_have_no_error(nocc):
+    none = PairEnergies(np.zeros(nocc), tuple(np.zeros((n, n)) for n in nocc))
+    found = certificate.bound_errors(none, redone(none), 1e-7)
+    assert found.accepted and found.correlation_error == 0.0
+
+
 def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
     spins = [fitted(*size) for size in sizes]
     operands = PairOperands([b for b, *_ in spins], spaces_of(spins))
@@ -394,6 +401,8 @@ def test_auto_repeats_the_largest_pairs_where_few_are_to_blame(sizes):
     assert count <= len(sizes_of[True]) < count + 5 and np.sort(sizes_of[True])[-count] >= max(
         sizes_of[False]
     )
+    for matrix in (*pairs.same_spin, *([pairs.opposite_spin] if len(sizes) == 1 else [])):
+        np.testing.assert_array_equal(matrix, matrix.T)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,19 @@ def test_relaxed_densities_are_as_symmetric_as_those_of_the_reference() -> None:
     assert occupations[-1] > -1e-3 and occupations[0] < 2.001
 
 
+def test_moments_of_a_broken_symmetry_do_not_depend_on_the_convergence_of_the_scf() -> None:
+    """CH, whose UHF solution has a dipole moment across the axis, turned in any direction."""
+    molecule = Molecule(("C", "H"), [[0, 0, 0], [0.6, 0, 2.1]]).with_state(0, 2)
+    axis = molecule.coordinates[1] / np.linalg.norm(molecule.coordinates[1])
+    across = []
+    for tolerance in (1e-9, 1e-13):
+        options = make_options(basis="6-31g", threads=1, precision="fp64", scf_conv_tol=tolerance)
+        own = mp2_properties(molecule, options, listener=Silent()).properties
+        assert np.linalg.norm(np.cross(own.scf_dipole, axis)) > 0.03
+        across.append(np.linalg.norm(np.cross(own.relaxed_dipole, axis)))
+    assert across[0] == pytest.approx(across[1], abs=2e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_them(name):
     molecule, special = CASES[name]
