@@ -248,7 +248,7 @@ def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
 
 
 def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
-    """dRPA has no spin components."""
+    """dRPA has no spin components, and a double hybrid has the energy of its functional."""
     small, large, _ = unlike
     screened = weighted(
         *(
@@ -262,6 +262,14 @@ def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
     )
     assert screened.rpa_correlation_energy == pytest.approx(0.04 - 0.48)
     assert screened.correlation_energy == pytest.approx(0.04 - 0.48)
+    both = weighted(
+        *(
+            replace(run, reference=replace(run.reference, functional_energy=energy))
+            for run, energy in ((small, -1.0), (large, -2.0))
+        )
+    )
+    assert both.functional_energy == pytest.approx(-0.3 - 1.8)
+    assert weighted(small, large).functional_energy is None
 
 
 def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp_path):

@@ -521,6 +521,22 @@ def test_every_route_gives_the_same_numbers(
         assert not MEASURED.search(path) or path in expected.keys() & found.keys(), path
 
 
+def test_a_fragment_keeps_state_and_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charged radical beside a helium atom, with its own functions, is that alone."""
+    case = Case("uhf", tmp_path, monkeypatch)
+    case.options = {**case.options, "frozen_virtual": 0, "stability": "off"}
+    both = replace(
+        case.molecule,
+        symbols=(*case.molecule.symbols, "He"),
+        coordinates=np.vstack([case.molecule.coordinates, [-5.5, -3.0, 3.0]]),
+        ghost=(),
+    )
+    states: dict[str, Any] = {"charges": "1,0", "multiplicities": "2,1"}
+    study = dfmp2.interaction(both, fragments="1-4,5", **states, **case.options, listener=Heard())
+    expected, found = (leaves_of(one) for one in (case.whole(), study.runs["fragment-1-alone"]))
+    assert different(expected, found, ROUNDING, [ITS_OWN, MEASURED]) == []
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_route_gives_pyscfs_numbers(name: str) -> None:
     ours = whole_of(name)
