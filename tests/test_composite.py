@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from dataclasses import replace
 from operator import attrgetter
 from types import ModuleType
@@ -24,7 +23,7 @@ from dfmp2.errors import (
 from dfmp2.gradients.gradient import certified_gradient
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.mp2 import coupled_cluster
-from dfmp2.mp2.composite import CompositeResult, Part, combine
+from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.result import CoupledCluster, Quadrature
@@ -33,7 +32,7 @@ from dfmp2.output.study import StudyWriter, read_study
 from dfmp2.planning.sizes import Spin
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.composite import CompositeOptions, at_level, columns_of_bases, energy_columns
+from dfmp2.studies.composite import at_level, columns_of_bases, energy_columns
 from dfmp2.studies.frequencies import StoredHessian
 from dfmp2.studies.ideal_gas import ROOM, GasConditions
 from dfmp2.studies.interaction import IN_TABLE, SCHEMES, interaction_energy
@@ -42,6 +41,7 @@ from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.rank import Candidate, rank_conformers, read_candidate
 from dfmp2.studies.species import Reaction, read_species
 from dfmp2.studies.thermochemistry import make_thermochemistry
+from tests.awkward import mole_of
 from tests.recorded import recorded_error
 
 # S22, angstrom
@@ -58,19 +58,14 @@ def value(study, name):
     return study.values[name].value
 
 
-def composite(molecule, options, compute=mp2_energy):
+def composite(molecule, level, compute=mp2_energy):
     """The result at a level, from its runs one by one."""
-    if not isinstance(options, CompositeOptions):
-        return compute(molecule, options)
     parts = []
-    for run in options.runs:
-        if run.compute is not None:
-            result = run.compute(molecule, run.options)
-        elif compute is mp2_energy:
-            result = compute(molecule, run.options)
-        else:
-            separate = run.part.scf != run.part.correlation
-            result = compute(molecule, run.options, separate=separate)
+    for run in level.runs:
+        how = {}
+        if compute is not mp2_energy:
+            how["separate"] = run.part.scf != run.part.correlation
+        result = (run.compute or compute)(molecule, run.options, **how)
         parts.append((run.part, result))
     return combine(parts)
 
@@ -128,22 +123,17 @@ def test_radical_at_the_limit_against_psi4():
 def test_every_basis_is_stored_and_the_limit_is_theirs(tmp_path):
     """The SCF of the larger basis is the limit, as columns of the table have it; what is missing at
     the larger basis is the error that is stated."""
-    path = tmp_path / "x.h5"
-    study = radical_and_helium("H 0 0 0; He 0.3 0.2 2.4", "1,2", keeper=Keeper(path))
-    stored = read_study(path)
+    keeper = Keeper(tmp_path / "x.h5")
+    study = radical_and_helium("H 0 0 0; He 0.3 0.2 2.4", "1,2", keeper=keeper)
+    stored = read_study(tmp_path / "x.h5")
     assert [part[2] for part in stored.settings["parts"]] == pytest.approx([-8 / 19, 27 / 19])
     smaller, larger, limit = stored.table["correlation_cp_corrected_interaction_energy"].values
     assert limit == pytest.approx((27 * larger - 8 * smaller) / 19, abs=1e-12)
     of_scf = stored.table["scf_cp_corrected_interaction_energy"].values
     assert of_scf[2] == of_scf[1] != of_scf[0]
-    budget = stored.error_budget
-    assert budget.total == study.error_budget.total
-    for one in (budget, stored.uncorrected_error_budget):
-        assert one.exact == "a complete basis set without fitting"
-    missing = budget.sources["basis_set"].correlation.value
+    missing = stored.error_budget.sources["basis_set"].correlation.value
     assert missing == pytest.approx(abs(limit - larger), rel=1e-9)
     whole = stored.results["complex"]
-    assert isinstance(whole, CompositeResult)
     assert whole.total_energy == study.results["complex"].total_energy
 
 
@@ -212,39 +202,35 @@ def weighted(*runs):
     return combine(list(zip(parts, runs, strict=True)))
 
 
+SUMMED = {  # quantity of a run, and what of it is that of the mean field
+    "scf_total_energy": "scf_total_energy",
+    "hf_total_energy": "hf_total_energy",
+    "gradient.total_gradient": "gradient.scf_total_gradient",
+    "properties.scf_dipole": "properties.scf_dipole",
+    "properties.unrelaxed_dipole": "properties.scf_dipole",
+    "properties.relaxed_dipole": "properties.scf_dipole",
+}
+
+
 def test_everything_of_a_composite_is_the_weighted_sum(unlike):
     """Mean fields and MP2 contributions have different weights; the correction is added
     unscaled."""
     small, large, _ = unlike
     whole = weighted(*unlike)
 
-    def of_scf(quantity):
-        return 0.3 * quantity(small) + 0.9 * quantity(large)
+    def weighed(name, mean_field):
+        """0.3 and 0.9 of the mean fields, -0.4 and 1.6 of what MP2 adds to them."""
+        of_scf = [attrgetter(mean_field)(run) for run in (small, large)]
+        total = [attrgetter(name)(run) for run in (small, large)]
+        return 0.7 * of_scf[0] - 0.7 * of_scf[1] - 0.4 * total[0] + 1.6 * total[1]
 
-    def added(quantity):
-        return -0.4 * quantity(small) + 1.6 * quantity(large)
-
-    for name in ("scf_total_energy", "hf_total_energy"):
-        assert getattr(whole, name) == pytest.approx(of_scf(attrgetter(name)))
-    energies = [added(attrgetter(f"pairs.{spin}_spin_energy")) for spin in ("same", "opposite")]
-    assert abs(small.components[0] - small.components[1]) > 1e-3
-    assert whole.components == pytest.approx(energies, rel=1e-12)
-    assert whole.correction == pytest.approx(-0.03 - 0.002 + 0.025)
-    expected = whole.scf_total_energy + sum(energies) - 0.007
+    for name, mean_field in SUMMED.items():
+        assert attrgetter(name)(whole) == pytest.approx(weighed(name, mean_field))
+    expected = weighed("total_energy", "scf_total_energy") - 0.03 - 0.002 + 0.025
     assert whole.total_energy == pytest.approx(expected, abs=1e-12)
-    of_mp2 = added(lambda run: run.gradient.total_gradient - run.gradient.scf_total_gradient)
-    gradient = of_scf(attrgetter("gradient.scf_total_gradient")) + of_mp2
-    assert whole.gradient.total_gradient == pytest.approx(gradient)
     assert whole.gradient.scf_total_gradient is None
-    moment = of_scf(attrgetter("properties.scf_dipole"))
-    assert whole.properties.scf_dipole == pytest.approx(moment)
-    for name in ("unrelaxed_dipole", "relaxed_dipole"):
-        of_mp2 = added(attrgetter(f"properties.{name}")) - added(
-            attrgetter("properties.scf_dipole")
-        )
-        assert getattr(whole.properties, name) == pytest.approx(moment + of_mp2)
-    for density in (whole.properties.relaxed_density, whole.properties.unrelaxed_density):
-        assert density.shape == (2, 0, 0)
+    assert whole.properties.relaxed_density.shape == (2, 0, 0)
+    assert whole.properties.unrelaxed_density.shape == (2, 0, 0)
     assert whole.orbital_basis.name == "limit of a and b"
     assert whole.sizes == large.sizes and [run for _, run in whole.terms] == [small, large]
 
@@ -301,11 +287,10 @@ def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp
     assert read.result.total_energy == whole.total_energy != large.total_energy
     again = make_thermochemistry(read.hessian, ROOM)
     assert value(again, "gibbs_energy") == value(study, "gibbs_energy")
-    assert again.settings == study.settings and again.runs.keys() == study.runs.keys()
+    assert again.settings == study.settings
     with recorded_error(InputError):
         make_thermochemistry(stored, GasConditions(scale="auto"))
     columns = columns_of_bases([None, whole])
-    assert columns["scf_total_energy_sto-3g"].values[1] == small.scf_total_energy
     assert math.isnan(columns["scf_total_energy_6-31g"].values[0])
     rank_conformers([replace(read, name="one"), replace(read, name="two")])
     with recorded_error(InputError):
@@ -317,15 +302,7 @@ def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp
 def pyscf_ccsd_t(molecule, basis, frozen):
     """Energies of CCSD, (T) and MP2 of PySCF used directly, with the fitting sets that dfmp2
     takes, and its solver."""
-    atoms = list(zip(molecule.symbols, molecule.coordinates.tolist(), strict=True))
-    mole = gto.M(
-        atom=atoms,
-        unit="Bohr",
-        basis=basis,
-        charge=molecule.charge,
-        spin=molecule.multiplicity - 1,
-        verbose=0,
-    )
+    mole = mole_of(molecule, basis)
     mean_field = scf.UHF(mole) if mole.spin else scf.RHF(mole)
     mean_field = mean_field.density_fit(auxbasis="cc-pvdz-jkfit")
     mean_field.conv_tol = 1e-11
@@ -363,25 +340,18 @@ FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4
 def test_a_correction_is_that_of_pyscf(
     atoms, charge, multiplicity, frozen_core, basis, psi4, tmp_path
 ):
-    """Stored with the diagnostics of a closed shell, and said with its source."""
+    """Stored with the diagnostics of a closed shell."""
     molecule = Molecule.from_string(atoms, charge=charge, multiplicity=multiplicity)
     options = Options(basis, frozen_core="auto" if frozen_core else "none", **TIGHT)
     level = at_level(options, delta=f"CCSD(T)/{basis}")
-    begin = time.perf_counter()
-    study = basis_set_limit(molecule, level, keeper=Keeper(tmp_path / "x.h5"), command="of a test")
-    stored = read_study(tmp_path / "x.h5").runs
-    assert {run.provenance.command for run in stored.values()} == {"of a test"}
-    found = stored["delta-pyscf"].coupled_cluster
-    assert 0 < found.seconds < time.perf_counter() - begin
+    study = basis_set_limit(molecule, level, keeper=Keeper(tmp_path / "x.h5"))
+    found = read_study(tmp_path / "x.h5").runs["delta-pyscf"].coupled_cluster
     (ccsd, triples, perturbed), solver = pyscf_ccsd_t(molecule, basis, frozen_core)
     assert found.ccsd_correlation_energy == pytest.approx(ccsd, abs=2e-7)
     assert found.triples_energy == pytest.approx(triples, abs=2e-7)
     assert found.mp2_correlation_energy == pytest.approx(perturbed, abs=2e-7)
     correction = value(study, "delta_correction")
     assert correction == pytest.approx(ccsd + triples - perturbed, abs=2e-7)
-    total = study.runs[basis].total_energy + correction
-    assert value(study, "composite_total_energy") == pytest.approx(total, abs=1e-12)
-    assert f"delta: CCSD(T) - MP2 in {basis}, by {found.program}" in study.notes
     diagnostics = (found.t1_diagnostic, found.d1_diagnostic)
     if multiplicity == 1:
         expected = solver.get_t1_diagnostic(), solver.get_d1_diagnostic()
@@ -480,14 +450,13 @@ def test_what_does_not_belong_to_a_result_is_no_correction(monkeypatch) -> None:
     with recorded_error(ComparisonFailed):
         coupled_cluster._by_pyscf(replace(result, pairs=pairs))
     found = coupled_cluster._by_pyscf(result)
-    asked = []
     monkeypatch.setattr(
-        coupled_cluster, "_by_qcengine", lambda name, given: asked.append((name, given)) or found
+        coupled_cluster,
+        "_by_qcengine",
+        lambda name, given: replace(found, program=f"{name} for {given.total_energy}"),
     )
     other = WithCoupledCluster("psi4")(molecule, result.options)
-    ((name, given),) = asked
-    assert name == "psi4" and given.total_energy == other.total_energy == result.total_energy
-    assert replace(other.coupled_cluster, seconds=0.0) == found
+    assert other.coupled_cluster.program == f"psi4 for {result.total_energy}"
     monkeypatch.setattr(coupled_cluster, "MOST_CYCLES", 2)
     with recorded_error(ConvergenceError):
         coupled_cluster._by_pyscf(result)
@@ -536,13 +505,7 @@ def test_correction_by_psi4():
     assert study.runs["delta-psi4"].coupled_cluster.program.startswith("Psi4")
 
 
-def test_correction_of_scaled_mp2_and_of_a_single_electron():
-    molecule = Molecule.from_string("He 0 0 0; H 0.1 0.2 1.4", multiplicity=2)
-    plain = composite(molecule, at_level(Options("6-31g"), delta="ccsd(t)/6-31g"))
-    scaled = composite(
-        molecule, at_level(Options("6-31g", method="scs-mp2"), delta="ccsd(t)/6-31g")
-    )
-    assert scaled.total_energy == pytest.approx(plain.total_energy, abs=1e-10)
+def test_a_single_electron_has_no_correction():
     alone = composite(
         Molecule.from_string("H 0 0 0", multiplicity=2),
         at_level(Options("6-31g"), delta="ccsd(t)/6-31g"),

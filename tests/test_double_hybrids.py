@@ -20,7 +20,6 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.scf import kohn_sham
 from dfmp2.scf.integrals import ScfIntegrals
-from dfmp2.validation.psi4 import find_psi4, run_psi4
 from tests.awkward import mole_of, spin_energies
 from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error
@@ -104,47 +103,6 @@ def test_b2plyp_has_the_energies_of_psi4(
     )
     assert found.scf_total_energy == pytest.approx(functional, abs=1e-6)
     assert found.total_energy == pytest.approx(total, abs=1e-6)
-
-
-ON_THIS_MACHINE = {  # angstrom, charge, multiplicity
-    "H2O": ("O 0.02 0 0.117; H 0 0.757 -0.47; H 0 -0.76 -0.45", 0, 1),
-    "HCN": ("H 0 0 -1.06; C 0 0 0; N 0.02 0 1.16", 0, 1),
-    "H2CO": ("C 0 0 -0.53; O 0 0 0.68; H 0 0.94 -1.11; H 0.05 -0.93 -1.13", 0, 1),
-    "NH2": ("N 0 0 0.14; H 0 0.80 -0.49; H 0 -0.80 -0.5", 0, 2),
-    "O2": ("O 0 0 0; O 0 0 1.21", 0, 3),
-    "H2CO+": ("C 0 0 -0.53; O 0 0 0.68; H 0 0.96 -1.11; H 0.05 -0.97 -1.13", 1, 2),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_psi4() is None, reason="psi4 is not on PATH")
-@pytest.mark.parametrize("method", ["b2plyp", "dsd-pbep86", "pbe0-dh"])
-@pytest.mark.parametrize("name", ON_THIS_MACHINE)
-def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
-    """Same fitting sets and grid size, but the programs prune grids differently: within 2e-6 Eh."""
-    text, charge, multiplicity = ON_THIS_MACHINE[name]
-    ours = dfmp2.run(
-        Molecule.from_string(text, charge=charge, multiplicity=multiplicity),
-        basis="cc-pvdz",
-        auxbasis="cc-pvdz-ri",
-        scf_auxbasis="cc-pvdz-jkfit",
-        method=method,
-        grid="99,590",
-        **EXACT,
-    )
-    theirs = run_psi4(ours, 1)
-    total = theirs.scf_total_energy + ours.options.correlation.apply(
-        theirs.opposite_spin, theirs.same_spin
-    )
-    same, opposite = ours.components
-    found = {
-        "E(KS)": ours.scf_total_energy - theirs.scf_total_energy,
-        "E(SS)": same - theirs.same_spin,
-        "E(OS)": opposite - theirs.opposite_spin,
-        "total": ours.total_energy - total,
-    }
-    print(name, method, *(f"{energy} {value:+.1e}" for energy, value in found.items()))
-    assert max(map(abs, found.values())) <= 2e-6
 
 
 def test_a_functional_of_factors_has_the_energies_of_orca() -> None:
@@ -282,7 +240,6 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
         other.grids = mf.grids
         expected = other.energy_tot(mf.make_rdm1())
         assert found.functional_energy == pytest.approx(expected, abs=1e-8)
-    assert found.to_dict()["functional_energy"] == found.functional_energy
     assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert found.components == pytest.approx((same, opposite), abs=1e-8)
     total = expected + os_scale * opposite + ss_scale * same
@@ -320,31 +277,21 @@ def bent_water() -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("omega", [0.05, 0.3, 1.2])
 def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega: float) -> None:
-    """It is fitted with its own integrals and metric, with eigenvalues cut at 1e-12 of the largest.
-    PySCF's default cut of 1e-7 is farther from four-centre integrals."""
+    """It is fitted with its own integrals and metric, with eigenvalues cut at 1e-12 of the
+    largest."""
     mole, auxmole, density = bent_water()
     builder = ScfIntegrals(auxmole, "memory", threads=1).builder(mole)
-
-    def fitted(cut: float) -> tuple[Any, Any]:
-        packed = df.incore.cholesky_eri(mole, auxmol=auxmole, decompose_j2c="eig", lindep=cut)
-        b = lib.unpack_tril(packed)
-        return (
-            np.einsum("Pmn,Pls,ls->mn", b, b, density, optimize=True),
-            np.einsum("Pml,Psn,ls->mn", b, b, density, optimize=True),
-        )
-
     with mole.with_range_coulomb(omega), auxmole.with_range_coulomb(omega):
         exact = dft.RKS(mole).get_jk(mole, density)
-        largest = np.linalg.eigvalsh(auxmole.intor("int2c2e"))[-1]
-        same_cut, usual_cut = fitted(1e-12 * largest), fitted(1e-7)
+        cut = 1e-12 * np.linalg.eigvalsh(auxmole.intor("int2c2e"))[-1]
+        packed = df.incore.cholesky_eri(mole, auxmol=auxmole, decompose_j2c="eig", lindep=cut)
+    b = lib.unpack_tril(packed)
+    fitted = (
+        np.einsum("Pmn,Pls,ls->mn", b, b, density, optimize=True),
+        np.einsum("Pml,Psn,ls->mn", b, b, density, optimize=True),
+    )
     found = builder.get_jk(density, omega=omega)
-    full = builder.get_jk(density)
-    for ours, same, usual, reference, other in zip(
-        found, same_cut, usual_cut, exact, full, strict=True
-    ):
-        assert np.abs(ours - same).max() < 1e-12
-        assert np.abs(ours - reference).max() <= 1.01 * np.abs(usual - reference).max()
-        assert np.abs(ours - other).max() > 0.1
+    np.testing.assert_allclose(found, fitted, rtol=0, atol=1e-12)
     # Measured: 3e-14, 1.1e-8 and 8.0e-4; the closer the operator is to 1/r, the larger the fit
     # error.
     assert np.abs(found[1] - exact[1]).max() < {0.05: 1e-12, 0.3: 1e-7, 1.2: 1e-3}[omega]

@@ -33,11 +33,8 @@ from dfmp2.options.methods import Method
 from dfmp2.progress import Silent
 from dfmp2.scf.rotations import (
     UHF,
-    Rotation,
     free_rotations,
-    turned_orbitals,
 )
-from dfmp2.scf.stability import examined
 from tests.awkward import CHARGES, MOLECULES, mole_of, slope
 from tests.conftest import Heard
 from tests.cuts import gradient_on_disk
@@ -121,17 +118,14 @@ SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-po
 
 def test_a_strong_response_of_the_orbitals_is_warned_of():
     """Nearly all of CN's Z-vector lies along the softest rotation, whose eigenvalue is that of
-    `--stability full`; little of water's lies along any one."""
+    `--stability full`."""
     radical = Molecule(("C", "N"), [[0, 0, 0], [0.2, 0.3, 2.2]], multiplicity=2)
-    options = {"basis": "6-31g", "threads": 1}
     with recorded_warning(UserWarning):
-        found = dfmp2.gradient(radical, stability="full", **options).result
+        found = dfmp2.gradient(radical, "6-31g", stability="full", threads=1).result
     (said,) = (warning for warning in found.diagnostics.warnings if "respond" in warning)
     along, costs = map(float, re.search("by (.*) along .* costs (.*) Eh ", said).groups())
     assert costs == pytest.approx(found.reference.stability.lowest_eigenvalue, abs=2e-3)
     assert along == pytest.approx(0.58, abs=0.05)  # the norm of the whole Z-vector
-    options["basis"] = "sto-3g"
-    assert dfmp2.gradient(WATER, **options).result.diagnostics.warnings == ()
 
 
 def test_a_gradient_whose_certificate_fails_is_refused_in_python(monkeypatch):
@@ -311,9 +305,8 @@ def test_rotations_about_an_axis_of_the_nuclei_change_no_energy(
 ) -> None:
     """Radicals in degenerate orbitals, also among ghosts and charges on the axis or beside it.
 
-    The energy of PySCF is the same after the orbitals have turned by 0.3 along the rotation, though
-    the density is not; an analysis of stability leaves these rotations out, and the response to any
-    terms is that of the pseudoinverse of PySCF's Hessian."""
+    There are as many as zero eigenvalues of PySCF's Hessian, and the response to any terms is that
+    of its pseudoinverse."""
     rng = np.random.default_rng(23)
     mole = gto.M(atom=atoms, basis="sto-3g", charge=charge, spin=1, verbose=0)
     core = scf.hf.get_hcore(mole)
@@ -334,17 +327,6 @@ def test_rotations_about_an_axis_of_the_nuclei_change_no_energy(
     values, vectors = hessians(mf)[UHF]
     kept = np.abs(values) > 1e-5
     assert np.count_nonzero(~kept) == count
-    lowest = examined(mf).lowest[0].eigenvalue
-    assert lowest == pytest.approx(values[kept][0], abs=2e-5)
-
-    for vector in free:
-        alpha, beta = np.split(vector, [os[0].nvir * os[0].nocc])
-        parts = alpha.reshape(os[0].nvir, -1), beta.reshape(os[1].nvir, -1)
-        turn = Rotation(UHF, 0.0, parts, True)
-        turned = mf.make_rdm1(*turned_orbitals(mf, turn, 0.3))
-        assert np.abs((turned - mf.make_rdm1()).sum(axis=0)).max() > 0.01
-        assert mf.energy_tot(turned) == pytest.approx(mf.e_tot, abs=1e-11)
-
     t_occ = [0.1 * rng.standard_normal((mole.nao, o.nocc)) for o in os]
     t_vir = [0.1 * rng.standard_normal((mole.nao, o.nvir)) for o in os]
     nothing = [np.zeros((mole.nao,) * 2) for _ in os]
@@ -471,8 +453,7 @@ def test_a_slope_by_hand(
     """Four energies of a quartic polynomial give its slope exactly, from a tight SCF. Either
     functional may jump."""
     molecule, asked = MOLECULES["chloramine"], []
-    direction = certificate.check_direction(molecule)  # moves every atom
-    assert np.linalg.norm(direction, axis=1).min() > 0.05
+    direction = certificate.check_direction(molecule)
     gradient = np.random.default_rng(2).standard_normal((molecule.natom, 3))
 
     def energy(moved: Any, options: Any, **how: Any) -> Any:

@@ -171,9 +171,8 @@ def species_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """LiH + OH -> LiOH + H: no species has all elements, two are radicals."""
     monkeypatch.chdir(tmp_path)
     for name, atoms in SPECIES.items():
-        lines = [" ".join(atom.split()) for atom in atoms.split(";")]
-        state = f"multiplicity={2 if name in RADICALS else 1}"
-        (tmp_path / f"{name}.xyz").write_text("\n".join([str(len(lines)), state, *lines, ""]))
+        species = molecule(atoms, 0, 2 if name in RADICALS else 1)
+        (tmp_path / f"{name}.xyz").write_text(species.to_xyz())
     return tmp_path
 
 

@@ -34,7 +34,7 @@ from dfmp2.mp2.pairs import (
     summation_order,
 )
 from dfmp2.options import Options
-from dfmp2.planning.sizes import SAMPLED, sampled_pairs
+from dfmp2.planning.sizes import sampled_pairs
 from tests.conftest import Heard
 from tests.recorded import recorded_error
 from tests.test_backends import fitted
@@ -44,6 +44,11 @@ CPU = CpuBackend(2)
 
 def operands(spaces, kind):
     return [CPU.put(*space, kind) for space in spaces]
+
+
+def spaces_of(spins):
+    """Active spaces with the orbital energies of spins, without coefficients."""
+    return [ActiveSpace(np.zeros((0, len(i))), np.zeros((0, len(a))), i, a) for _, i, a in spins]
 
 
 def energy(pairs):
@@ -111,31 +116,23 @@ def test_nan_names_its_pair():
 # --- gap and denominators -------------------------------------------------------------------------
 
 
-def amplitudes(left, right, same):
+def denominators(left, right, same):
     """e_a + e_b - e_i - e_j of every amplitude that is not zero by symmetry."""
-    for i, e_i in enumerate(left.eps_occ):
-        for j, e_j in enumerate(right.eps_occ):
-            for a, e_a in enumerate(left.eps_vir):
-                for b, e_b in enumerate(right.eps_vir):
-                    if not (same and (i == j or a == b)):
-                        yield e_a + e_b - e_i - e_j
+    gaps = [one.eps_vir - one.eps_occ[:, None] for one in (left, right)]
+    sums = gaps[0][:, :, None, None] + gaps[1]
+    i, a, j, b = np.indices(sums.shape)
+    return sums[(i != j) & (a != b) | (not same)]
 
 
 @pytest.mark.parametrize(
     "sizes", [[(4, 3)], [(4, 3), (3, 4)], [(3, 3), (0, 6)], [(1, 4), (0, 5)], [(2, 1), (1, 2)]]
 )
 def test_the_smallest_denominator_is_that_of_all_amplitudes(sizes):
-    spaces = []
-    for number, (nocc, nvir) in enumerate(sizes):
-        _, eps_occ, eps_vir = fitted(nocc, nvir, 1, seed=number)
-        spaces.append(ActiveSpace(np.zeros((0, nocc)), np.zeros((0, nvir)), eps_occ, eps_vir))
-    gaps = (
-        [*amplitudes(spaces[0], spaces[-1], same=False)]
-        if len(spaces) == 2 or spaces[0].nocc
-        else []
-    )
-    gaps += [gap for space in spaces for gap in amplitudes(space, space, same=True)]
-    assert smallest_denominator(spaces) == pytest.approx(min(gaps, default=np.inf), rel=1e-14)
+    spaces = spaces_of([fitted(*size, 1, seed=number) for number, size in enumerate(sizes)])
+    sums = [denominators(space, space, same=True) for space in spaces]
+    sums.append(denominators(spaces[0], spaces[-1], same=False))
+    smallest = np.concatenate(sums).min(initial=np.inf)
+    assert smallest_denominator(spaces) == pytest.approx(smallest, rel=1e-14)
 
 
 # --- sums in float32 ------------------------------------------------------------------------------
@@ -211,13 +208,6 @@ def test_the_contract_finds_what_it_says(kind, alter, passes):
     assert (found.exchange is None) == (kind == "cross")
 
 
-def test_the_contract_says_how_far_off_terms_are():
-    wrong = Altered(scaled(1 + 3.1e-7, "exchange"))
-    found = contract.examine_backend(wrong, contract.Case(7, 7, 9, "rectangle"))
-    sizes = found.direct, found.exchange, found.pair
-    assert sizes == pytest.approx((0.0, 3.1e-7, 3.1e-7), rel=1e-6, abs=1e-13)
-
-
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_them(name):
     """A term of 1 and 4000 of 1e-8: float32 stays at 1 if it adds one by one."""
@@ -239,49 +229,14 @@ def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_the
         assert (part != part.astype(np.float32)).any()
 
 
-# 1 + 1000 (1e-4)^2 is 1.00001, of which float32 keeps nothing if it begins with the 1
-SMALL, COUNT = (1e-4, 1000)
-
-
-def large_first(nocc: int) -> np.ndarray:
-    b = np.full((nocc, 3, COUNT + 1), SMALL)
-    b[:, :, 0] = 1.0
-    return b
-
-
-@pytest.mark.parametrize("nocc", [2, SAMPLED + 5])
-def test_small_contributions_are_not_lost(nocc):
-    b, cpu = large_first(nocc), CpuBackend(2)
-    energies = -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 1.0, 3)
-    order = summation_order([b])
-    assert order[-1] == 0
-
-    def error(array):
-        mixed, exact = (
-            pair_energies([cpu.put(x, *energies, kind)], cpu)
-            for x, kind in ((array, "mixed"), (b, "fp64"))
-        )
-        return abs(mixed.opposite_spin.sum() / exact.opposite_spin.sum() - 1)
-
-    assert error(rounded(b, order, 2)) < 3e-7
-    assert error(b) > 4 * error(rounded(b, order, 2))
-
-
 def test_both_spins_have_one_order():
     rng = np.random.default_rng(3)
     alpha, beta = rng.standard_normal((2, 4, 5, 6)) * np.geomspace(1, 1e-3, 6)
     beta[..., 5] += 10
-    assert summation_order([alpha, beta]).tolist() == [4, 3, 2, 1, 0, 5]
+    order = summation_order([alpha, beta])
+    assert order.tolist() == [4, 3, 2, 1, 0, 5]
     assert summation_order([alpha, beta[:0]]).tolist() == [5, 4, 3, 2, 1, 0]
-
-
-def test_the_order_is_the_same_on_disk(tmp_path):
-    b = np.random.default_rng(3).standard_normal((SAMPLED + 3, 4, 30))
-    with Space(tmp_path, b.nbytes) as space:
-        tensor = StoredTensor(space.array("b", b.size), b.shape, [(0, len(b))])
-        tensor.add(0, 30, np.ascontiguousarray(b.transpose(2, 0, 1)))
-        tensor.fit(lambda rows: rows, 1, shrinks=False)
-        assert summation_order([tensor]).tolist() == summation_order([b]).tolist()
+    np.testing.assert_array_equal(rounded(beta, order, 2), beta[..., order].astype(np.float32))
 
 
 # --- the certificate ------------------------------------------------------------------------------
@@ -341,17 +296,7 @@ def test_what_is_drawn_is_fixed_before_looking(chain):
     certificate.bound_errors(chain, redone(times(chain, 0 * noise), asked[2]), 1e-7)
     certificate.bound_errors(chain, redone(chain, asked[3]), 1.0, seed=first.seed + 1)
     assert asked[0] == asked[1] == asked[2] != asked[3]
-    drawn = [
-        (channel, i, j)
-        for channel, rows, columns in asked[0]
-        for i, j in zip(rows, columns, strict=True)
-    ]
-    assert (
-        first.sampled
-        == len(drawn)
-        == len(set(drawn))
-        == (48 if len(chain.same_spin) == 1 else 3 * 48)
-    )
+    assert first.sampled == (48 if len(chain.same_spin) == 1 else 3 * 48)
     assert first.pairs == (820 if len(chain.same_spin) == 1 else 820 + 820 + 1600)
     assert first.seed == certificate.SEED
 
@@ -386,21 +331,6 @@ def test_the_bound_holds_for_clusters_of_different_molecules():
         assert np.sum(np.array(bounds) >= 0.999999 * abs(d.sum())) >= 95, cluster
 
 
-@pytest.mark.parametrize(
-    ("sizes", "wanted", "shares"),
-    [((2, 9, 30), 12, [2, 5, 5]), ((2, 3, 30), 12, [2, 3, 7]), ((9, 9), 5, [3, 2]), ((4,), 9, [4])],
-)
-def test_small_strata_leave_their_share_to_larger_ones(sizes, wanted, shares):
-    places = np.arange(sum(sizes))
-    strata = np.split(places, np.cumsum(sizes)[:-1])
-    numbers = np.random.Generator(np.random.PCG64(5)).random(sum(sizes))
-    drawn = certificate._draw(strata, wanted, np.random.Generator(np.random.PCG64(5)))
-    assert [(n, len(pick)) for n, pick in drawn] == list(zip(sorted(sizes), shares, strict=True))
-    for (_, pick), stratum in zip(drawn, sorted(strata, key=len), strict=True):
-        least = sorted(stratum.tolist(), key=lambda k: numbers[k])[: len(pick)]
-        assert pick.tolist() == least
-
-
 def test_a_sample_knows_its_largest_error_and_its_seed():
     """Of all pairs of 3 alpha and 2 beta orbitals, both orders of one spin counted."""
     rng = np.random.default_rng(7)
@@ -423,8 +353,6 @@ def test_a_sample_knows_its_largest_error_and_its_seed():
     assert found.same_spin_error == pytest.approx(abs(sums[0] + sums[1]), rel=1e-6)
     assert found.opposite_spin_error == pytest.approx(abs(sums[2]), rel=1e-6)
     assert found.correlation_error == pytest.approx(abs(sum(sums)), rel=1e-6)
-    assert found.tolerance == 1e-7 and not found.repeated_in_fp64
-    assert certificate.bound_errors(pairs, redone(right), 1e-7).seed == 1946
 
 
 @pytest.mark.parametrize("nocc", [(0, 0), (1, 0)])
@@ -436,13 +364,9 @@ def test_no_pairs_have_no_error(nocc):
 
 def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
     spins = [fitted(*size) for size in sizes]
-    spaces = [
-        ActiveSpace(np.zeros((0, len(occ))), np.zeros((0, len(vir))), occ, vir)
-        for _, occ, vir in spins
-    ]
-    b = [one for one, *_ in spins]
+    operands = PairOperands([b for b, *_ in spins], spaces_of(spins))
     return certificate.pair_energies_to_tolerance(
-        PairOperands(b, spaces), CPU, kind, tolerance, listener or Heard()
+        operands, CPU, kind, tolerance, listener or Heard()
     )
 
 
@@ -503,7 +427,7 @@ def test_narrow_last_columns_of_b_on_disk(tmp_path, precision, sizes):
     """With the least memory, by tiles of 16 orbitals: the last ones are narrower than the place
     they are read into, which is the end of the file."""
     spins = [fitted(*size) for size in sizes]
-    spaces = [ActiveSpace(np.zeros((0, len(i))), np.zeros((0, len(a))), i, a) for _, i, a in spins]
+    spaces = spaces_of(spins)
     cpu = CpuBackend(2)
     cpu.limits = replace(cpu.limits, tile_edge=16)
     whole = PairOperands([b for b, *_ in spins], spaces)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,17 +21,9 @@ from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import Heard, succeed
+from tests.test_gradients import EXACT, FOUR_CENTRE, SHORT, SMALL, WATER
 from tests.test_progress import Clock
 
-SMALL = {
-    "basis": "6-31g",
-    "scf_auxbasis": "def2-universal-jkfit",
-    "auxbasis": "cc-pvdz-ri",
-    "allow_poor_fit": True,
-}
-EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
-FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
-WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 DEF2 = {"basis": "def2-svp", "scf_auxbasis": None, "auxbasis": None}
 CASES = {
     "rhf, core and virtuals frozen, scaled": (
@@ -98,11 +89,8 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
     assert np.isclose(own.lowdin_charges.sum(axis=1), molecule.charge, atol=1e-9).all()
     for row, density in enumerate([reference, own.unrelaxed_density, own.relaxed_density]):
         given = 2 * density[0] if len(c) == 1 else density
-        mf, total = (
-            scf.RHF(mole) if len(c) == 1 else scf.UHF(mole),
-            np.atleast_3d(given.T).sum(axis=2),
-        )
-        dipole = mf.dip_moment(mole, given, unit="au", verbose=0)
+        total = np.atleast_3d(given.T).sum(axis=2)
+        dipole = scf.hf.dip_moment(mole, total, unit="au", verbose=0)
         traceless = 1.5 * own.quadrupole[row] - 0.5 * np.trace(own.quadrupole[row]) * np.eye(3)
         theirs = {
             "dipole": (own.dipole, dipole),
@@ -117,7 +105,7 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
             np.testing.assert_allclose(
                 ours[row], numbers, atol=1e-9, err_msg=f"{what}, {DENSITIES[row]}"
             )
-        quadrupole = mf.quad_moment(mole, given, unit="AU", origin=np.zeros(3), verbose=0)
+        quadrupole = scf.hf.quad_moment(mole, total, unit="AU", origin=np.zeros(3), verbose=0)
         np.testing.assert_allclose(traceless, quadrupole, atol=1e-9)
         # Its trace, from the integrals of r^2.
         squares = np.einsum("a,ax,ax", mole.atom_charges(), mole.atom_coords(), mole.atom_coords())
@@ -182,7 +170,6 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
         and found.step_error < 1e-3
         and found.dipole_difference < 1e-6
     )
-    assert dfmp2.derive(result, frozen_core=2, listener=Silent()).polarizability is None
 
 
 def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +191,6 @@ def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(found.from_energies, curvatures, rtol=1e-6)
     assert found.dipole_difference == pytest.approx(2e-4, rel=1e-6)  # four sixths of the error
     assert (found.field, found.allowed, found.seconds) == (0.001, 0.001, 14.0)
-
-
-SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
 
 
 def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
@@ -262,21 +246,11 @@ def stored(path):
 def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densities, call, folder):
     from pyscf.tools import molden
 
-    more = () if of == "relaxed" else ("--of", of)
-    succeed(
-        call(
-            "export",
-            str(densities / f"{name}.h5"),
-            "--to",
-            "molden",
-            "--orbitals",
-            "natural",
-            *more,
-        )
-    )
-    file = f"{name}.natural.molden" if of == "relaxed" else f"{name}.natural-{of}.molden"
+    file = str(densities / f"{name}.h5")
+    natural = ("--to", "molden", "--orbitals", "natural", "--of", of)
+    succeed(call("export", file, *natural, "-o", "x.molden"))
     # PySCF cannot handle a ghost's atomic number 0
-    text = (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
+    text = (folder / "x.molden").read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
     (folder / "read.molden").write_text(text)
     read, _, coeff, occupations, *_ = molden.load("read.molden")
     result, _, matrices, at = stored(densities / f"{name}.h5")
@@ -330,9 +304,6 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     points, given = origin + places * steps, values[tuple(places.T)]
     result, mole, matrices, at = stored(densities / "radical.h5")
     ao, total = mole.eval_gto("GTOval", points), values.sum() * steps.prod()
-    energy = result.reference.mo_energy[1, 1]
-    title = f"beta orbital 2, {energy:.6f} Eh, occupation 0\n"
-    assert Path("x.cube").read_text().startswith(title) == (what == "beta orbital")
     if "orbital" in what:
         total = (values**2).sum() * steps.prod()
     expected = {
@@ -345,5 +316,4 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     np.testing.assert_allclose(given, expected, atol=2e-5)
     assert total == pytest.approx(integral, abs=3e-3)
     extent = np.ptp(result.molecule.coordinates, axis=0) + 2 * 6  # bohr
-    assert (steps <= 0.3 + 1e-6).all()
     assert values.shape == tuple(np.ceil(extent / 0.3).astype(int) + 1)

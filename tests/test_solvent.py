@@ -172,13 +172,9 @@ def test_an_ion_in_a_sphere_has_borns_energy() -> None:
         model = made(mole, eps, points)
         bare = model.kernel(np.zeros((5, 5)))[0]
         assert abs(bare + 81 / (2 * radius) * (1 - 1 / eps)) < 1e-6 * 81
-    errors = []
     density = mole.RHF().run(conv_tol=1e-11).make_rdm1()
-    for points in (11, 23, 41):  # 50, 194 and 590 points
-        found = made(mole, eps, points).kernel(density)[0]
-        errors.append(abs(found + 1 / (2 * radius) * (1 - 1 / eps)))
-    assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 1e-5
+    found = made(mole, eps, 41).kernel(density)[0]  # 590 points
+    assert abs(found + 1 / (2 * radius) * (1 - 1 / eps)) < 1e-5
 
 
 def made(mole: Any, eps: float, lebedev_order: int) -> Any:

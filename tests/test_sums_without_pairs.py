@@ -18,21 +18,11 @@ from dfmp2.host.scratch import Space
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2 import laplace, response, rpa
 from dfmp2.mp2.result import Quadrature
-from dfmp2.progress import Listener
+from dfmp2.progress import Silent
 from tests.recorded import recorded_error
 
 NAUX = 9
 SHAPES = ((4, 5), (3, 6))
-
-
-class Steps(Listener):
-    """Records the steps."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[int, int, str]] = []
-
-    def step(self, done: int, total: int, what: str) -> None:
-        self.told.append((done, total, what))
 
 
 def spaces_of(rng: Any, shapes: tuple[tuple[int, int], ...] = SHAPES) -> list[ActiveSpace]:
@@ -91,15 +81,12 @@ def test_as_many_matrices_as_fit_share_a_pass_over_the_disk(
     monkeypatch.setattr(response, "group_bytes", lambda naux: 1)  # groups of one orbital
     factors = [lambda gaps, k=k: np.exp(-0.1 * k * gaps) for k in range(5)]
     held = room * len(b) * NAUX**2 * 8
-    found = []
     with Space(tmp_path, 0) as space:
         made = response.weighted_products(
             on_disk(space, b), spaces, factors, held, 1, joined=joined
         )
         found = [np.array(matrices) for matrices in made]
     assert read == [i for _ in range(passes) for nocc, _ in SHAPES for i in range(nocc)]
-    in_memory = response.weighted_products(b, spaces, factors, held, 1, joined=joined)
-    np.testing.assert_allclose([np.array(matrices) for matrices in in_memory], found, rtol=1e-13)
     for factor, matrices in zip(factors, found, strict=True):
         expected = [
             np.einsum("ia,iap,iaq->pq", factor(gaps_of(space)), one, one)
@@ -125,15 +112,12 @@ def test_a_laplace_transform_is_within_its_error(
 ) -> None:
     b, spaces = b[-count:], spaces[-count:]
     exact = opposite_spin(b, spaces)
-    heard = Steps()
-    found = laplace.opposite_spin_energy(b, spaces, factor, 1e-6, 10**6, 2, heard)
+    found = laplace.opposite_spin_energy(b, spaces, factor, 1e-6, 10**6, 2, Silent())
     assert found.error <= 1e-6 and abs(factor * (found.energy - exact)) <= found.error
     ends = [(gaps_of(s).min(), gaps_of(s).max()) for s in (spaces[0], spaces[-1])]
     assert found.lowest == pytest.approx(ends[0][0] + ends[1][0], rel=1e-12)
     assert found.highest == pytest.approx(ends[0][1] + ends[1][1], rel=1e-12)
     assert found.scale == 0.0
-    what = "points of the Laplace transform"
-    assert heard.told == [(k + 1, found.points, what) for k in range(found.points)]
 
 
 # Relative errors of the best rules for ranges of 10, 100 and 10,000 by number of points, as found
@@ -151,11 +135,6 @@ def test_rules_are_as_good_as_they_say() -> None:
             x = np.exp(np.linspace(0.0, length, 4001))
             off = np.abs(1.0 - x * (np.exp(-np.outer(x, t)) @ w))
             assert 0.9 * error < off.max() <= error
-            # 1 / x on another range is the same rule, scaled.
-            rule = laplace.quadrature(0.7, 0.7 * math.exp(length), error)
-            np.testing.assert_allclose(rule.t, t / 0.7, rtol=1e-9)
-            np.testing.assert_allclose(rule.w, w / 0.7, rtol=1e-9)
-            assert rule.error == pytest.approx(error, rel=1e-9)
     assert laplace.quadrature(0.5, 0.5, 1e-4).t.size == 1  # a range of zero length
 
 
@@ -165,14 +144,14 @@ def test_a_laplace_transform_of_nothing_or_of_no_numbers(
     rng = np.random.default_rng(3)
     empty = spaces_of(rng, ((4, 5), (0, 6)))
     nothing = [b[0], np.zeros((0, 6, NAUX))]
-    found = laplace.opposite_spin_energy(nothing, empty, 1.0, 1e-6, 0, 1, Steps())
+    found = laplace.opposite_spin_energy(nothing, empty, 1.0, 1e-6, 0, 1, Silent())
     assert found == Quadrature(0.0, 0, 0.0, 0.0, 0.0)
     zeros = [0.0 * one for one in b]
-    assert laplace.opposite_spin_energy(zeros, spaces, 1.0, 1e-6, 0, 1, Steps()).energy == 0.0
+    assert laplace.opposite_spin_energy(zeros, spaces, 1.0, 1e-6, 0, 1, Silent()).energy == 0.0
     wrong = [b[0].copy(), b[1]]
     wrong[0][1, 2, 3] = math.nan
     with pytest.raises(NumericalError):
-        laplace.opposite_spin_energy(wrong, spaces, 1.0, 1e-6, 0, 1, Steps())
+        laplace.opposite_spin_energy(wrong, spaces, 1.0, 1e-6, 0, 1, Silent())
     monkeypatch.setattr(laplace, "MOST_POINTS", 3)
     with recorded_error(NumericalError):
         laplace.quadrature(0.5, 100.0, 1e-5)
@@ -213,16 +192,12 @@ def test_rpa_is_the_integral_over_frequencies(
     fewest: int,
     b: list[Any],
     spaces: list[ActiveSpace],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rpa, "FEWEST", fewest)
     b, spaces = b[:count], spaces[:count]
-    exact, heard = rpa_energy(b, spaces), Steps()
-    found = rpa.correlation_energy(b, spaces, tolerance, 10**6, 3, heard)
-    with Space(tmp_path, 0) as space:
-        on_files = rpa.correlation_energy(on_disk(space, b), spaces, tolerance, 1, 1, Steps())
-    assert on_files.energy == pytest.approx(found.energy, rel=1e-12)
+    exact = rpa_energy(b, spaces)
+    found = rpa.correlation_energy(b, spaces, tolerance, 10**6, 3, Silent())
     assert abs(found.energy - exact) <= max(found.error, 1e-12) and found.error <= tolerance
     gaps = np.concatenate([gaps_of(space).ravel() for space in spaces])
     assert (found.lowest, found.highest) == pytest.approx((gaps.min(), gaps.max()), rel=1e-12)
@@ -231,7 +206,7 @@ def test_rpa_is_the_integral_over_frequencies(
     falling = np.abs((gaps - found.scale) / (gaps + found.scale))
     n, half, quarter = (found.points // k for k in (1, 2, 4))
     left = {k: float(shares @ falling ** (2 * k)) for k in (n, half, quarter)}
-    sums = {k: rpa.at_points(b, spaces, replace(found, points=k), 10**6, 1, Steps()) for k in left}
+    sums = {k: rpa.at_points(b, spaces, replace(found, points=k), 10**6, 1, Silent()) for k in left}
     changes = abs(sums[n] - sums[half]), abs(sums[half] - sums[quarter])
     sharper = (
         changes[0] * min(1.0, left[n] / left[half]),
@@ -241,32 +216,29 @@ def test_rpa_is_the_integral_over_frequencies(
         pytest.approx(error, rel=1e-2, abs=1e-15) for error in (40 * max(sharper), changes[0])
     ]
     assert found.error in expected
-    # Points of shorter sums are not recomputed.
-    assert len(heard.told) == found.points and heard.told[-1][2] == "frequencies"
     # The same sum for other orbitals, with these frequencies.
-    same = rpa.at_points(b, spaces, found, 10**6, 2, Steps())
-    assert same == pytest.approx(found.energy, rel=1e-12)
     other = [1.01 * one for one in b]
-    moved = rpa.at_points(other, spaces, found, 10**6, 1, Steps())
+    moved = rpa.at_points(other, spaces, found, 10**6, 1, Silent())
     assert moved == pytest.approx(rpa_energy(other, spaces), abs=2 * max(found.error, 1e-12))
 
 
 def test_rpa_of_nothing_and_of_no_ground_state(b: list[Any], spaces: list[ActiveSpace]) -> None:
     empty = spaces_of(np.random.default_rng(3), ((4, 5), (0, 6)))
     nothing = [b[0], np.zeros((0, 6, NAUX))]
-    one = rpa.correlation_energy(nothing, empty, 1e-8, 0, 1, Steps())
-    assert rpa.correlation_energy(nothing[1:], empty[1:], 1e-8, 0, 1, Steps()) == Quadrature(
+    one = rpa.correlation_energy(nothing, empty, 1e-8, 0, 1, Silent())
+    assert one.energy == pytest.approx(rpa_energy(nothing, empty), abs=1e-8)
+    assert rpa.correlation_energy(nothing[1:], empty[1:], 1e-8, 0, 1, Silent()) == Quadrature(
         0.0, 0, 0.0, 0.0, 0.0
     )
-    assert rpa.at_points(nothing[1:], empty[1:], one, 0, 1, Steps()) == 0.0
-    assert rpa.at_points(b, spaces, Quadrature(0.0, 4, 0.0, 0.0, 0.0), 0, 1, Steps()) == 0.0
+    assert rpa.at_points(nothing[1:], empty[1:], one, 0, 1, Silent()) == 0.0
+    assert rpa.at_points(b, spaces, Quadrature(0.0, 4, 0.0, 0.0, 0.0), 0, 1, Silent()) == 0.0
     crossed = ActiveSpace(
         spaces[0].c_occ, spaces[0].c_vir, spaces[0].eps_occ + 2.0, spaces[0].eps_vir
     )
     lowest = float(gaps_of(crossed).min())
     assert lowest < 0
     with pytest.raises(NumericalError, match=f"smallest e_a - e_i is {lowest:.6f} Eh"):
-        rpa.correlation_energy(b, [crossed, spaces[1]], 1e-8, 0, 1, Steps())
+        rpa.correlation_energy(b, [crossed, spaces[1]], 1e-8, 0, 1, Silent())
 
 
 def test_a_sum_that_does_not_converge_says_what_it_has(
@@ -274,8 +246,8 @@ def test_a_sum_that_does_not_converge_says_what_it_has(
 ) -> None:
     monkeypatch.setattr(rpa, "LAST", 24)
     with recorded_error(NumericalError):
-        rpa.correlation_energy([3 * one for one in b], spaces, 1e-17, 0, 1, Steps())
+        rpa.correlation_energy([3 * one for one in b], spaces, 1e-17, 0, 1, Silent())
     wrong = [b[0].copy(), b[1]]
     wrong[0][0, 0, 0] = math.nan
     with pytest.raises(NumericalError):
-        rpa.correlation_energy(wrong, spaces, 1e-8, 0, 1, Steps())
+        rpa.correlation_energy(wrong, spaces, 1e-8, 0, 1, Silent())
