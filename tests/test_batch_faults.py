@@ -33,12 +33,6 @@ MB = 10**6
 
 
 @pytest.fixture
-def planted(workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers with the faults of `broken_worker`."""
-    monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.begin)
-
-
-@pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that compute nothing."""
     monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.begin_light)
@@ -141,24 +135,15 @@ def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPat
         slot.result()
 
 
-def test_each_fault_fails_its_item_alone(
-    planted: None, call: Runner, folder: Path, monkeypatch
-) -> None:
+@pytest.mark.usefixtures("workers")
+def test_each_fault_fails_its_item_alone(call: Runner, folder: Path, monkeypatch) -> None:
     """A failed check, a bug, a rejected file; SIGTERM to the worker during writing does no harm."""
+    monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.begin)
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
-    for name in ("differs", "fault", "signalled", "full"):
-        (folder / f"{name}.xyz").write_text(MOLECULES["h2"])
-    names = ("fault", "differs", "signalled", "full", "h2")
-    done = call(
-        "batch",
-        "run",
-        *(f"{name}.xyz" for name in names),
-        "--basis",
-        "sto-3g",
-        "--check",
-        "--output",
-        "out",
-    )
+    files = [f"{name}.xyz" for name in ("fault", "differs", "signalled", "full", "h2")]
+    for file in files:
+        (folder / file).write_text(MOLECULES["h2"])
+    done = call("batch", "run", *files, "--basis", "sto-3g", "--check", "--output", "out")
     assert done.code == 9 and "2 of 5 items complete (0 of them before), 3 failed" in done.out
     assert set(results(folder / "out")) == {"signalled.h5", "h2.h5"}
     errors = {
