@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import pytest
 
-from dfmp2.errors import ResourceError, ResultExists
+from dfmp2.errors import ResourceError
 from dfmp2.execution.items import compute_item, read_input
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
@@ -32,7 +32,6 @@ from tests.conftest import (
     succeed,
     write_molecules,
 )
-from tests.recorded import recorded_error
 from tests.writers import (
     FAULTS,
     H2,
@@ -226,10 +225,6 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         done == ["sync file", "name", "sync folder"]
         and (tmp_path / "x.h5").read_bytes() == b"content"
     )
-    if not overwrite:
-        with recorded_error(ResultExists):
-            write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
-        assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:

@@ -75,7 +75,6 @@ def test_the_next_is_fetched_while_one_is_worked_on() -> None:
             assert begun[k + 1].wait(PATIENCE)
         assert not any(event.is_set() for event in begun[k + 2 :])
     assert set(names) == {"reader_0"}
-    assert list(threads.prefetched(load, 0)) == []
 
 
 def test_threads_of_the_libraries_are_put_back() -> None:

@@ -225,8 +225,9 @@ def test_a_batch_shows_its_items_and_the_time_left(
     from dfmp2.execution.items import ItemStatus, read_inputs
     from dfmp2.execution.manifest import make_batch
 
-    clock, rows = Clock(), {"a": ItemStatus("a", "a.xyz", "complete", seconds=2.0)}
-    rows |= {
+    clock = Clock()
+    rows = {
+        "a": ItemStatus("a", "a.xyz", "complete", seconds=2.0),
         "b": ItemStatus("b", "b.xyz", "failed", 4, "no convergence"),
         "c": ItemStatus("c", "c.xyz", "complete", energy=-1.5),
     }
