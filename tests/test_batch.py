@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ import pytest
 import dfmp2
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.host.files import lock_holder
+from dfmp2.mp2 import energy
+from dfmp2.output.state import decode
 from tests.conftest import PATIENCE, run_command, succeed, wait_until
 from tests.faults import start
 
@@ -86,15 +89,16 @@ def test_terminated_and_resumed(folder, call):
     assert len(after) == 4 and {name: after[name] for name in before} == before
 
 
-def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
+def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call, monkeypatch):
     """With a checkpoint at every safe point: SIGTERM leaves it, and the same command continues to
-    the same bits."""
+    the same bits, without another SCF."""
     (folder / "chain.xyz").write_text(chain(3))
     arguments = ("chain.xyz", "--basis", "6-31g", "--precision", "fp64", "--threads", "1")
     running = start(
         folder, "batch", "run", *arguments, "--output", "out", DFMP2_CHECKPOINT_SECONDS="0"
     )
-    wait_until(lambda: (folder / "out" / "chain.h5.checkpoint").exists())
+    kept = folder / "out" / "chain.h5.checkpoint"
+    wait_until(lambda: kept.exists() and decode(kept.read_bytes()).reference is not None)
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 75, err
@@ -104,9 +108,12 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
     (folder / "damaged" / "chain.h5.checkpoint").write_bytes(
         b"dfmp2 checkpoint 2\nscratch -\nnonsense"
     )
+    run_scf = Mock(wraps=energy.run_scf)
+    monkeypatch.setattr(energy, "run_scf", run_scf)
     succeed(call("batch", "run", *arguments, "--output", "out"))
+    run_scf.assert_not_called()
     done = succeed(call("batch", "run", *arguments, "--output", "damaged"))
-    assert "damaged/chain.h5.checkpoint is damaged" in done.err
+    assert run_scf.called and "damaged/chain.h5.checkpoint is damaged" in done.err
     resumed, whole = (dfmp2.read(folder / name / "chain.h5") for name in ("out", "damaged"))
     assert resumed.mp2_total_energy == whole.mp2_total_energy
     assert np.array_equal(resumed.pairs.opposite_spin, whole.pairs.opposite_spin)

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,7 +23,7 @@ import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import parts
-from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
+from dfmp2.execution.pool import Died, Pool, WorkerShare
 from dfmp2.host import provenance
 from dfmp2.mp2.calculation import NOTHING
 from dfmp2.mp2.identity import PROCESSOR
@@ -141,19 +141,15 @@ def test_the_process_that_adds_up_has_a_share(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the memory that is given for all, beside the workers, who compute the same numbers."""
-    asked: list[Any] = []
     workers = HerePool(3)
     workers.share = WorkerShare(2, 2 * 10**9)
-
-    def pool(*given: Any, **more: Any) -> HerePool:
-        asked.append((given, more))
-        return workers
-
+    pool, grow = Mock(return_value=workers), Mock()
     monkeypatch.setattr("dfmp2.execution.pool.local_pool", pool)
-    monkeypatch.setattr(HerePool, "grow", lambda _, size: asked.append(size))
+    monkeypatch.setattr(HerePool, "grow", grow)
     command = ("energy", "--from", B, "--workers", "3", "--threads", "2", "--memory", "9GB")
     succeed(call(*command, "--output", "x.h5"))
-    assert asked == [(("auto", 3, 2, 9 * 10**9), {"others": 1}), 3]
+    pool.assert_called_once_with("auto", 3, 2, 9 * 10**9, others=1)
+    grow.assert_called_once_with(3)
     assert mine(folder / "x.h5") == one_process({})
     options = dfmp2.read(folder / "x.h5").options
     assert (options.threads, options.memory) == (2, 9 * 10**9)
@@ -194,31 +190,20 @@ def test_any_cut_gives_the_bits_of_a_run(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers")
-def test_processes_that_are_killed_and_stopped(
+def test_processes_that_are_stopped(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real workers: stopped at the third tile and resumed, and one of them killed while
-    computing."""
+    """Real workers: stopped at the third tile and resumed."""
     monkeypatch.setenv(VARIABLE, "0")
     command = ("energy", "--from", B, "--output", "x.h5", "--threads", "1")
     with Stopping(at_tile=3):
         done = call(*command, "--workers", "1")
     recorded_failure(done, 75)
-    submit, killed = Slot.submit, []
-
-    def submit_and_kill(slot: Slot, call: Call) -> None:
-        submit(slot, call)
-        if call.function is parts.compute_tiles and not killed:
-            killed.append(slot._process.pid)
-            os.kill(slot._process.pid, signal.SIGKILL)
-
-    monkeypatch.setattr(Slot, "submit", submit_and_kill)
-    done = succeed(call(*command, "--workers", "2", "--resume"))
-    assert killed and done.went_on
+    assert succeed(call(*command, "--workers", "2", "--resume")).went_on
     assert mine(folder / "x.h5") == one_process({})
 
 
-def test_workers_that_die_again_and_again(prepared: Path, folder: Path) -> None:
+def test_workers_that_die_again_and_again(prepared: Path) -> None:
     with pytest.raises(ResourceError, match=r"4\.00 GB"):
         by_pool(HerePool(2, iter([True] * 9)))
 
@@ -294,21 +279,16 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
     foreign = folder / "x.h5.shard-1-of-2.checkpoint"
     state = decode(foreign.read_bytes())
     here = state.identity[PROCESSOR]
-    changed = replace(state, identity={**state.identity, PROCESSOR: "Zen9 (NumPy)"})
-    foreign.write_bytes(encode(changed))
-    expected = one_process({})
+    there = {**state.identity, PROCESSOR: "Zen9 (NumPy)"}
+    foreign.write_bytes(encode(replace(state, identity=there)))
     done = succeed(call("energy", "--from", B, "--output", "x.h5", "--collect"))
     said = f"shards 1/2 were made on another kind of processor (Zen9 (NumPy) there, {here} here)"
     assert said in " ".join(done.err.split())
     (warning,) = dfmp2.read("x.h5").diagnostics.warnings
     assert warning.startswith(said)
-    pair_energies = "dfmp2/pairs/opposite_spin"
-    assert mine(folder / "x.h5")[pair_energies] == expected[pair_energies]
 
     monkeypatch.setattr(parts, "kernels", lambda: "Zen9 (NumPy)")
-    result = pooled(HerePool(2))
-    assert mine(hdf5.to_bytes(result))[pair_energies] == expected[pair_energies]
-    assert result.diagnostics.warnings == (
+    assert pooled(HerePool(2)).diagnostics.warnings == (
         f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last "
         "bits of the result are not those of a run on one of them",
     )

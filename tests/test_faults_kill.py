@@ -1,53 +1,25 @@
-"""kill -9 at random moments: all files left can be read, and resumed runs give the same energies.
-That there is a whole file at every step of writing is in `test_faults_write`."""
+"""A killed scan goes on, and two processes write one result. That there is a whole file at every
+step of writing is in `test_faults_write`, and that a run is resumed from any state in
+`test_checkpoint`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from dfmp2.cli.main import main
-from dfmp2.host.files import stamp
 from dfmp2.mp2.calculation import RUN
-from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import read_study
-from tests.conftest import PATIENCE, run_here, succeed, wait_until
-from tests.faults import EACH, INPUTS, close, numbers, start
+from tests.conftest import PATIENCE, run_here, succeed
+from tests.faults import EACH, INPUTS, numbers, start
 
 QUIETLY = ("--threads", "1", "--output", "x.h5", "--quiet")
 EVERY = {EACH: "0"}  # a checkpoint at every safe point
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("file", "basis"), [("nh2.xyz", "cc-pvdz"), ("glycine.xyz", "sto-3g")])
-def test_killed_and_resumed(file: str, basis: str, tmp_path: Path) -> None:
-    """A killed SCF continues from its last orbitals, so energies agree within its convergence."""
-    arguments = ("run", str(INPUTS / file), "--basis", basis, "--resume", *QUIETLY)
-    result, checkpoint = tmp_path / "x.h5", tmp_path / "x.h5.checkpoint"
-    assert start(tmp_path, *arguments, **EVERY).wait(PATIENCE) == 0
-    expected = numbers(result)
-    result.unlink()
-    rng = random.Random(20261121)
-    for _ in range(5):
-        before = stamp(checkpoint)
-        process = start(tmp_path, *arguments, **EVERY)
-        wait_until(lambda: stamp(checkpoint) != before or process.poll() is not None)  # noqa: B023
-        time.sleep(rng.uniform(0.0, 0.2))
-        process.kill()
-        process.wait(PATIENCE)
-        if result.exists():
-            assert close(numbers(result), expected)
-            result.unlink()
-            checkpoint.unlink(missing_ok=True)
-    assert start(tmp_path, *arguments, **EVERY).wait(PATIENCE) == 0
-    assert close(numbers(result), expected) and list(tmp_path.iterdir()) == [result]
 
 
 @pytest.mark.slow
@@ -80,8 +52,7 @@ def scan_until_killed(folder: Path) -> None:
 
 
 def test_a_killed_scan_goes_on(folder: Path) -> None:
-    """Its file holds the first point, which is not computed again; the others are as if it had not
-    been killed."""
+    """Its file holds the first point, which is not computed again."""
     process = multiprocessing.get_context("spawn").Process(target=scan_until_killed, args=(folder,))
     process.start()
     process.join(PATIENCE)
@@ -90,12 +61,8 @@ def test_a_killed_scan_goes_on(folder: Path) -> None:
     assert not left.complete and list(left.runs) == ["point-001"]
     done = succeed(run_here(*SCAN, "--output", "x.h5", cwd=folder))
     assert done.kept_runs == 1 and done.went_on
-    succeed(run_here(*SCAN, "--output", "y.h5", cwd=folder))
-    found, expected = read_study(folder / "x.h5"), read_study(folder / "y.h5")
-    assert found.complete and list(found.runs) == list(expected.runs)
+    found = read_study(folder / "x.h5")
+    assert found.complete and len(found.runs) == 3
     created = [study.runs["point-001"].provenance.created for study in (left, found)]
     assert created[0] == created[1]
-    for name, run in expected.runs.items():
-        there, here = (numbers(hdf5.to_bytes(one)) for one in (found.runs[name], run))
-        assert close(there, here), name
     assert not list(folder.glob(".*")) and not list(folder.glob("*.checkpoint"))

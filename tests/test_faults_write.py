@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import pytest
 
-from dfmp2.errors import ResourceError, ResultExists
+from dfmp2.errors import ResourceError
 from dfmp2.execution.items import compute_item, read_input
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
@@ -32,8 +32,6 @@ from tests.conftest import (
     succeed,
     write_molecules,
 )
-from tests.faults import numbers
-from tests.recorded import recorded_error
 from tests.writers import (
     FAULTS,
     H2,
@@ -144,7 +142,7 @@ def test_a_link_or_a_protected_file_stays(
 
 
 def test_a_checkpoint_that_cannot_be_saved_costs_only_the_checkpoint(
-    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At whatever step it fails (`test_writer`)."""
     monkeypatch.setenv(VARIABLE, "0")
@@ -155,7 +153,6 @@ def test_a_checkpoint_that_cannot_be_saved_costs_only_the_checkpoint(
         and done.err.count("warning: no checkpoint could be saved, the run continues without") == 1
     )
     assert os.strerror(errno.EIO) in done.err
-    assert numbers(folder / "x.h5") == {**numbers(prepared / "h2.h5"), **warned(folder / "x.h5")}
     assert not [path for path in folder.iterdir() if path.name.startswith((".x", "x.h5."))]
 
 
@@ -186,10 +183,6 @@ def test_what_a_killed_process_was_writing_is_removed(call: Runner, folder: Path
         succeed(call(*command))
         left = [name for name in listing(folder) if ".part-" in name]
         assert left == [".renew.h5.part-0123456789ab"], command
-
-
-def warned(path: Path) -> dict[str, bytes]:
-    return {name: value for name, value in numbers(path).items() if "warnings" in name}
 
 
 def test_result_that_cannot_be_written_leaves_its_checkpoint(
@@ -232,10 +225,6 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         done == ["sync file", "name", "sync folder"]
         and (tmp_path / "x.h5").read_bytes() == b"content"
     )
-    if not overwrite:
-        with recorded_error(ResultExists):
-            write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
-        assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:

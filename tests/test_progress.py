@@ -20,10 +20,7 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
-from dfmp2.progress import (
-    Silent,
-    Stopwatch,
-)
+from dfmp2.progress import Stopwatch
 from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
@@ -49,15 +46,19 @@ class Clock:
         self.now += seconds
 
 
-class Told(Silent):
-    """Records estimates and the time of each."""
+class Steps(Heard):
+    """Also records steps and the time left."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.estimates: list[tuple[float, float | None]] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[str, list[tuple[int, int]]] = {}
+        self.left: list[float | None] = []
+
+    def step(self, done: int, total: int, what: str) -> None:
+        self.steps.setdefault(what, []).append((done, total))
 
     def time_left(self, seconds: float | None) -> None:
-        self.estimates.append((self._clock.now, seconds))
+        self.left.append(seconds)
 
 
 @pytest.fixture
@@ -68,44 +69,52 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 LONG = replace(PACE, starts=3, examined=12.0)
+AFTER_SCF = 10 + 5 + 10 + 40 + 1  # s
+Report = tuple[Any, ...]  # the kind of report and its arguments
+
+
+def play(clock: Clock, forecast: TimeLeft, *events: tuple[float, Report, float | None]) -> None:
+    """Report after some seconds each, and compare the time left thereafter (None: whatever it
+    is)."""
+    for seconds, (kind, *given), left in events:
+        clock.wait(seconds)
+        if kind:
+            getattr(forecast, kind)(*given)
+        if left is not None:
+            assert forecast.left() == pytest.approx(left)
+
+
+def of_scf(done: float, own: float) -> float:
+    """Seconds left of an SCF with a finished fraction: 8 s of integrals, 40 s of iterations, and
+    12 s of analyses."""
+    return ((1 - done) * 48 + 12) * own
 
 
 def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
     """Parts of the integrals, then the digits by which the gradient has fallen in each of three
     starts, are the finished fraction; measured iterations correct the forecast of later phases."""
     watch = Stopwatch()
-    forecast = TimeLeft(watch, FORESEEN, LONG, 1e-6)
+    begun = 1 / 6 + 5 / 6 * 1 / 6 / 3
+    one_start = 1 / 6 + 5 / 6 / 3
+    mixed = 1 + 1 / 6 / 0.2 * (9 / (1 / 6 * 48) - 1)
+    slower = (36 + 0.2) / (12 + 0.2) * AFTER_SCF
     with watch("scf"):
-        clock.wait(1.0)
-        forecast.step(0, 4)
-        clock.wait(9.0)
-        forecast.step(4, 4)  # of 8 s before 40 s of iterations and 12 s of analyses
-        own = 9 / (1 / 6 * 48)
-        mixed = 1 + 1 / 6 / 0.2 * (own - 1)
-        later = 10 + 5 + 10 + 40 + 1
-        assert forecast.left() == pytest.approx((5 / 6 * 48 + 12) * mixed + later)
-        forecast.cycle(1, 1.0)
-        clock.wait(3.0)
-        forecast.cycle(2, 1e-1)
-        done = 1 / 6 + 5 / 6 * 1 / 6 / 3
-        own = 12 / (done * 48)
-        ratio = (3 + 0.2) / (4 + 0.2)
-        present = ((1 - done) * 48 + 12) * own
-        assert forecast.left() == pytest.approx(present + ratio * later)
-        clock.wait(3.0)
-        forecast.cycle(3, 1.0)  # rises: nothing more is done
-        clock.wait(30.0)
-        forecast.cycle(4, 1e-7)
-        done = 1 / 6 + 5 / 6 / 3
-        own = 45 / (done * 48)
-        ratio = (36 + 0.2) / (12 + 0.2)
-        present = ((1 - done) * 48 + 12) * own
-        assert forecast.left() == pytest.approx(present + ratio * later)
-        clock.wait(2.0)
-        forecast.cycle(1, 1e-3)  # the second start, of which nothing is done
-        clock.wait(4.0)
-        present = ((1 - done) * 48 + 12) * own * 47 / 45 - 4
-        assert forecast.left() == pytest.approx(present + ratio * later)
+        play(
+            clock,
+            TimeLeft(watch, FORESEEN, LONG, 1e-6),
+            (1.0, ("step", 0, 4), None),
+            (9.0, ("step", 4, 4), of_scf(1 / 6, mixed) + AFTER_SCF),
+            (0.0, ("cycle", 1, 1.0), None),
+            (
+                3.0,
+                ("cycle", 2, 1e-1),
+                of_scf(begun, 12 / (begun * 48)) + (3 + 0.2) / (4 + 0.2) * AFTER_SCF,
+            ),
+            (3.0, ("cycle", 3, 1.0), None),  # rises: nothing more is done
+            (30.0, ("cycle", 4, 1e-7), of_scf(one_start, 45 / (one_start * 48)) + slower),
+            (2.0, ("cycle", 1, 1e-3), None),  # the second start, of which nothing is done
+            (4.0, ("",), of_scf(one_start, 47 / (one_start * 48)) - 4 + slower),
+        )
 
 
 def test_time_left_of_pair_energies_and_gradient_counted_by_hand(clock: Clock) -> None:
@@ -114,41 +123,38 @@ def test_time_left_of_pair_energies_and_gradient_counted_by_hand(clock: Clock) -
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0, total=156.0), LONG, 1e-6)
     with watch("integrals"):
-        clock.wait(1.0)
-        forecast.step(0, 20)
-        clock.wait(20.0)
-        forecast.step(10, 20)  # of 20 s of integrals before 5 s of the fit
-        assert forecast.left() == pytest.approx((0.5 * 20 + 5) * 2 + 71)
-        clock.wait(29.0)
+        play(
+            clock,
+            forecast,
+            (1.0, ("step", 0, 20), None),
+            # of 20 s of integrals before 5 s of the fit
+            (20.0, ("step", 10, 20), (0.5 * 20 + 5) * 2 + 71),
+            (29.0, ("",), None),
+        )
     ratio = (50 + 0.2) / (25 + 0.2)
+    mixed = ratio + 0.5 * (3 / (0.1 * 36) - ratio)
     with watch("pair_energies"):
-        clock.wait(1.0)
-        assert forecast.left() == pytest.approx(40 * ratio - 1 + ratio * 31)
-        forecast.step(0, 10)
-        clock.wait(3.0)
-        forecast.step(1, 10)
-        own = 3 / (0.1 * 36)
-        mixed = ratio + 0.5 * (own - ratio)
-        present = (0.9 * 36 + 4) * mixed
-        assert forecast.left() == pytest.approx(present + ratio * 31)
-        clock.wait(9.0)
-        forecast.step(4, 10)
-        own = 12 / (0.4 * 36)
-        clock.wait(1.0)
-        present = (0.6 * 36 + 4) * own - 1
-        assert forecast.left() == pytest.approx(present + ratio * 31)
-        forecast.step(1, 10)  # all pairs again, in float64
-        present = (0.9 * 36 + 4) * ratio
-        assert forecast.left() == pytest.approx(present + ratio * 31)
+        play(
+            clock,
+            forecast,
+            (1.0, ("",), 40 * ratio - 1 + ratio * 31),
+            (0.0, ("step", 0, 10), None),
+            (3.0, ("step", 1, 10), (0.9 * 36 + 4) * mixed + ratio * 31),
+            (9.0, ("step", 4, 10), None),
+            (1.0, ("",), (0.6 * 36 + 4) * 12 / (0.4 * 36) - 1 + ratio * 31),
+            # all pairs again, in float64
+            (0.0, ("step", 1, 10), (0.9 * 36 + 4) * ratio + ratio * 31),
+        )
     ratio = (50 + 14 + 0.2) / (25 + 40 + 0.2)
     with watch("gradient"):
-        clock.wait(1.0)
-        forecast.step(0, 100)
-        clock.wait(24.0)
-        forecast.step(40, 100)
-        forecast.cycle(1, 1.0)
-        forecast.cycle(2, 1e-3)
-        assert forecast.left() == pytest.approx(0.6 * 30 * 24 / (0.4 * 30) + ratio * 1)
+        play(
+            clock,
+            forecast,
+            (1.0, ("step", 0, 100), None),
+            (24.0, ("step", 40, 100), None),
+            (0.0, ("cycle", 1, 1.0), None),
+            (0.0, ("cycle", 2, 1e-3), 0.6 * 30 * 24 / (0.4 * 30) + ratio * 1),
+        )
 
 
 def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
@@ -175,14 +181,14 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     monkeypatch.setattr(task, "_planned", planned)
     molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
     steps = [Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
-    told = Told(clock)
+    told = Steps()
     series = task.Series(told, steps, "energy")
     series.begin("a")
     series.time_left(100.0)
-    assert told.estimates[-1][1] == pytest.approx(200.0)
+    assert told.left[-1] == pytest.approx(200.0)
     clock.wait(100.0)
     series.time_left(100.0)
-    assert told.estimates[-1][1] == pytest.approx(100.0 + 2 * 100.0, rel=0.02)
+    assert told.left[-1] == pytest.approx(100.0 + 2 * 100.0, rel=0.02)
     clock.wait(100.0)
     series.end(
         SimpleNamespace(
@@ -192,10 +198,10 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     series.begin("b")
     for own in (50.0, None):  # its own forecast lacks that, or is missing
         series.time_left(own)
-        assert told.estimates[-1][1] == pytest.approx(200.0, rel=0.03)
+        assert told.left[-1] == pytest.approx(200.0, rel=0.03)
     clock.wait(60.0)
     series.time_left(40.0)
-    assert told.estimates[-1][1] == pytest.approx(140.0, rel=0.03)
+    assert told.left[-1] == pytest.approx(140.0, rel=0.03)
 
 
 # --- what is shown (and the session `progress`) ---------------------------------------------------
@@ -219,8 +225,9 @@ def test_a_batch_shows_its_items_and_the_time_left(
     from dfmp2.execution.items import ItemStatus, read_inputs
     from dfmp2.execution.manifest import make_batch
 
-    clock, rows = Clock(), {"a": ItemStatus("a", "a.xyz", "complete", seconds=2.0)}
-    rows |= {
+    clock = Clock()
+    rows = {
+        "a": ItemStatus("a", "a.xyz", "complete", seconds=2.0),
         "b": ItemStatus("b", "b.xyz", "failed", 4, "no convergence"),
         "c": ItemStatus("c", "c.xyz", "complete", energy=-1.5),
     }
@@ -245,21 +252,6 @@ def test_a_batch_shows_its_items_and_the_time_left(
     assert "warning: b failed with code 4: no convergence" in text
     assert "\r  items [####################..........] 2/3, about 90 s left" in text
     assert "[3/3] c: E(MP2) = -1.5000000000 Eh, 0.0 s\n" in text and text.endswith("\r")
-
-
-class Steps(Heard):
-    """Also records steps and the time left."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: dict[str, list[tuple[int, int]]] = {}
-        self.left: list[float | None] = []
-
-    def step(self, done: int, total: int, what: str) -> None:
-        self.steps.setdefault(what, []).append((done, total))
-
-    def time_left(self, seconds: float | None) -> None:
-        self.left.append(seconds)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -205,34 +206,26 @@ def test_what_dfmp2_is_called_with(node: Node, manifest: Path) -> None:
     assert scratch.parent == node.folder / "scratch" and environment["TMPDIR"] == str(scratch)
 
 
-@pytest.mark.parametrize("whole_job", [False, True])
-def test_a_signal_is_passed_on_and_the_task_requeued(node: Node, whole_job: bool) -> None:
-    """--signal=B: reaches only the script, preemption all its processes."""
-    running = node.launch()
-    (os.killpg if whole_job else os.kill)(running.pid, signal.SIGTERM)
-    code, said = node.finish(running)
-    assert (code, node.read("scontrol")) == (75, "saved\nrequeue 7_2\n"), said
-    assert "interrupted: requeued" in said
-
-
 @pytest.mark.parametrize(
-    ("environment", "text"),
+    ("send", "environment", "text"),
     [
-        *(
-            ({"STATE": state}, f"Slurm says {state}: not requeued")
-            for state in ("COMPLETING", "CANCELLED")
-        ),
-        ({"STATE": ""}, "Slurm says nothing: not requeued"),
-        ({"SLURM_RESTART_COUNT": "20"}, "restarted 20 times before: not requeued"),
+        (os.kill, {}, "interrupted: requeued"),
+        (os.killpg, {}, "interrupted: requeued"),
+        (os.kill, {"STATE": "COMPLETING"}, "Slurm says COMPLETING: not requeued"),
+        (os.kill, {"STATE": "CANCELLED"}, "Slurm says CANCELLED: not requeued"),
+        (os.kill, {"STATE": ""}, "Slurm says nothing: not requeued"),
+        (os.kill, {"SLURM_RESTART_COUNT": "20"}, "restarted 20 times before: not requeued"),
     ],
 )
-def test_it_does_not_come_back_when_it_should_not(
-    node: Node, environment: dict[str, str], text: str
+def test_a_signal_is_passed_on_and_the_task_requeued_unless_it_should_not_come_back(
+    node: Node, send: Callable[[int, int], None], environment: dict[str, str], text: str
 ) -> None:
+    """--signal=B: reaches only the script, preemption all its processes."""
     running = node.launch(**environment)
-    running.terminate()
+    send(running.pid, signal.SIGTERM)
     code, said = node.finish(running)
-    assert (code, node.read("scontrol")) == (75, "saved\n") and text in said
+    requeued = "" if "not requeued" in text else "requeue 7_2\n"
+    assert (code, node.read("scontrol")) == (75, f"saved\n{requeued}") and text in said, said
 
 
 def test_no_scratch_folder(node: Node) -> None:
