@@ -355,9 +355,7 @@ def fitting_object(mf: Any) -> Any:
     return vars(mf).get("with_df")
 
 
-def coulomb_exchange(
-    mf: Any, orbitals: list[Array], exact: ExactExchange
-) -> tuple[Array, Array]:
+def coulomb_exchange(mf: Any, orbitals: list[Array], exact: ExactExchange) -> tuple[Array, Array]:
     """J and exact exchange of the densities C C^T of some orbitals, each (n, nao, nao), Eh.
 
     Parameters
