@@ -18,13 +18,13 @@ from pyscf import gto
 from pyscf.hessian import thermo
 from scipy.spatial.transform import Rotation
 
-from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.errors import Dfmp2Error, InputError, Interrupted
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.options import make_options
 from dfmp2.output.reports.study import remarks
-from dfmp2.output.study import read_study
+from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
@@ -32,6 +32,7 @@ from dfmp2.studies.degeneracy import DEGENERATE
 from dfmp2.studies.frequencies import StoredHessian, harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, quiet
 from dfmp2.studies.ideal_gas import GasConditions
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.task import Step, Unfinished
 from dfmp2.studies.thermochemistry import make_thermochemistry
@@ -524,6 +525,31 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
     path = ((probe.coordinates - study.last.coordinates) ** 2).sum()
     said = float(re.search(r"measured: (\S+)", measured)[1])
     assert said == pytest.approx(0.5 * np.square(moved).sum() / path, rel=0.05)
+    slope = float(re.search(r"slope of (\S+)", measured)[1])
+    assert slope == pytest.approx(0.5 * 5e-4 * abs(sum(moved)) / np.sqrt(path), rel=0.05)
+
+
+def test_a_verification_that_was_stopped_asks_for_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the Hessian; the study equals an uninterrupted one."""
+
+    def search(keeper: Keeper) -> Study:
+        return optimize_geometry(
+            FLUORIDE, ON_SPRINGS, Search(verify=True), keeper=keeper, listener=Silent()
+        )
+
+    every = on_springs(monkeypatch, FLUORIDE)
+    whole = search(Keeper())
+    before = on_springs(monkeypatch, FLUORIDE, stop=len(every) - 4)
+    with pytest.raises(Interrupted):
+        search(Keeper(tmp_path / "x.h5"))
+    after = on_springs(monkeypatch, FLUORIDE)
+    study = search(Keeper(tmp_path / "x.h5"))
+    assert len(after) == 5 and len(before) + len(after) == len(every)
+    assert list(study.runs) == list(whole.runs) and list(study.path) == list(whole.path)
+    assert np.array_equal(study.arrays["wavenumbers"].value, whole.arrays["wavenumbers"].value)
+    assert study.settings == whole.settings
 
 
 # --- frequencies ----------------------------------------------------------------------------------
