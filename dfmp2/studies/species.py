@@ -232,7 +232,7 @@ def parse_numbers(text: str | None, option: Option) -> dict[str, int]:
     return numbers
 
 
-def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
+def read_species(reaction: Reaction, units: str) -> list[Species]:
     """The species of a reaction with net coefficients, balanced; those that cancel are left out.
 
     Parameters
