@@ -22,6 +22,7 @@ from dfmp2.errors import Dfmp2Error, InputError, Interrupted
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
+from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import Study, read_study
@@ -123,6 +124,24 @@ def test_the_model_hessian_by_kind_of_coordinate(alone, held):
     ):
         cartesian = primitive.T @ np.diag(expected) @ primitive
         assert slopes.T @ found @ slopes == pytest.approx(cartesian, abs=1e-9)
+
+
+def test_the_scaled_energy_is_minimised():
+    options = replace(ON_SPRINGS, os_scale=0.5, ss_scale=2.0)
+    study = optimized(FLUORIDE, MINIMUM, options)
+    names, runs = zip(*study.runs.items(), strict=True)
+    starts = [run.reference.start for run in runs[1:]]
+    assert starts == [f"orbitals of {name}" for name in names[:-1]]
+    length = coordinate(study, 1, 2)
+
+    def energy(bond):
+        stretched = Molecule(("F", "H"), [[0, 0, 0], [0, 0, bond]])
+        run = mp2_energy(stretched, options, listener=Silent())
+        return run.scf_total_energy + run.scaled_mp2_correlation_energy
+
+    assert energy(length) == pytest.approx(study.values["optimized_total_energy"].value, abs=1e-8)
+    assert energy(length) < min(energy(length - 0.01), energy(length + 0.01))
+    assert any(note.startswith("energy and gradient of ") for note in study.notes), study.notes
 
 
 def test_constrained_water_as_in_psi4():
