@@ -296,7 +296,7 @@ def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp
     with recorded_error(InputError):
         rank_conformers([read, Candidate("large", large, read.hessian)])
     with recorded_error(InputError):
-        read_species(Reaction([(1, tmp_path / "gas.h5")], [(1, tmp_path / "gas.h5")]))
+        read_species(Reaction([(1, tmp_path / "gas.h5")], [(1, tmp_path / "gas.h5")]), "angstrom")
 
 
 def pyscf_ccsd_t(molecule, basis, frozen):

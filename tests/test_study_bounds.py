@@ -254,7 +254,8 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
             Reaction(
                 [(Fraction(1), Molecule(("He",), [[0, 0, k]])) for k in range(20)],
                 [(Fraction(1), Molecule(("He",), [[0, k, 1]])) for k in range(1, count - 19)],
-            )
+            ),
+            "angstrom",
         ),
         (40,),
         (41,),
