@@ -89,12 +89,18 @@ def test_every_option_reaches_the_calculation(
 
 
 def test_precision(json_of: Any) -> None:
-    exact, mixed = (json_of("h2o.xyz", *STO3G, "--precision", how) for how in ("fp64", "mixed"))
+    given = ("h2o.xyz", *STO3G, "--check", "--precision")
+    exact, mixed = (json_of(*given, how) for how in ("fp64", "mixed"))
     certificate = mixed["precision_certificate"]
     assert certificate["sampled"] == certificate["pairs"] == 15
     difference = abs(mixed["mp2_correlation_energy"] - exact["mp2_correlation_energy"])
     # All pairs were redone
     assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
+    errors = [
+        certificate[f"{name}_error"] for name in ("correlation", "same_spin", "opposite_spin")
+    ]
+    allowed = [found["check"]["allowed"] for found in (exact, mixed)]
+    assert allowed == pytest.approx([1e-8, 1e-8 + max(errors)], rel=1e-12)
 
 
 def test_tolerance(json_of: Any) -> None:

@@ -296,6 +296,13 @@ def test_groups_of_orbitals_are_read_to_their_places(
     with h5py.File(radical_file) as handle:
         for spin, found in zip(("alpha", "beta"), loaded, strict=True):
             np.testing.assert_allclose(found, handle[f"b/{spin}"], atol=1e-11)
+    with h5py.File(path, "r+") as handle:
+        handle["b/beta"][-1, 0, 0] += 1e-9
+    with (
+        opened(path) as source,
+        pytest.raises(ResultFileError, match="B of the beta orbitals 3 to 3"),
+    ):
+        source.load(2, held=False)
 
 
 @FILES

@@ -266,7 +266,14 @@ def request_of(case: Case) -> dict[str, Any]:
 
 def by_qcschema(case: Case) -> Any:
     request = read_request(request_of(case))
-    return answer(request, run(request, threads=1, listener=Heard()))["extras"]["dfmp2"]
+    found = answer(request, run(request, threads=1, listener=Heard()))
+    whole = whole_of(case.name)
+    parts = {"SINGLES": whole.mp2_singles_energy, "DOUBLES": whole.pairs.correlation_energy}
+    for name, energy in parts.items():
+        near = pytest.approx(energy, abs=1e-10)
+        assert found["properties"][f"mp2_{name.lower()}_energy"] == near
+        assert found["extras"]["qcvars"][f"MP2 {name} ENERGY"] == near
+    return found["extras"]["dfmp2"]
 
 
 def by_qcengine(case: Case) -> Any:
