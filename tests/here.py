@@ -28,7 +28,6 @@ class HereSlot:
 
     def result(self) -> Any:
         """The value or exception of the call."""
-        assert self.future is not None
         call = pickle.loads(self.future.result())
         self.future = None
         try:

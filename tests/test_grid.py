@@ -340,7 +340,6 @@ def test_the_error_of_an_open_shell_depends_on_its_orientation(symbol: str, spin
         energies = [mf._numint.nr_uks(mole, points, "pbe", density)[1] for points in (level, fine)]
         true.append(energies[0] - energies[1])
         error = scf_grid_error.with_grid_error(mf, record, of_orbitals=False).grid_error
-        assert error is not None
         assert error.scf_error == pytest.approx(true[-1], rel=0.2, abs=2e-8)
         assert abs(true[-1]) <= largest_kohn_sham_error(error.scf_error, "pbe", 1)
     assert max(true) - min(true) > 5e-7

@@ -424,7 +424,6 @@ def near(expected: Any) -> Any:
 def correction(study: Study, name: str) -> float:
     """CCSD + (T) - MP2 of a run."""
     found = study.runs[name].coupled_cluster
-    assert found is not None
     return found.ccsd_correlation_energy + found.triples_energy - found.mp2_correlation_energy
 
 

@@ -227,7 +227,6 @@ def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
     round_one = Molecule(("C", "F", "F", "F", "F"), 5.0 * np.array(TETRAHEDRON))
     for molecule, lowest, highest in ((flat, 169.0, 171.0), (round_one, 171.0, 341.0)):
         box = re.search(r'viewBox="([^"]+)"', draw_molecule(molecule))
-        assert box is not None
         height = float(box[1].split()[3])
         assert lowest < height < highest
 

@@ -180,7 +180,6 @@ def test_however_a_study_ends_its_file_holds_what_is_finished(
 
 def wait_for(process: subprocess.Popen[str], words: str) -> None:
     """Read the progress until a line holds `words`."""
-    assert process.stderr is not None
     for line in process.stderr:
         if words in line:
             return

@@ -97,7 +97,6 @@ def spoken(name: str) -> list[str]:
     """The options of a command, and of the whole program."""
     context = cli.make_context("dfmp2", [], resilient_parsing=True)
     command = cli.get_command(context, name)
-    assert command is not None
     return [word for one in (*command.get_params(context), *cli.params) for word in one.opts]
 
 
