@@ -257,8 +257,10 @@ def test_the_generator_gives_the_alkane_that_is_shipped():
 def test_others_on_the_machine_are_warned_of(
     foreign: float, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a tenth of a core on; the measured value is always recorded."""
+    """From a tenth of a core on; the measured value is always recorded. A library without a
+    version is not named."""
     monkeypatch.setattr(bench, "WATCHED", 0.01)
+    monkeypatch.setattr(bench.provenance, "installed_version", {"scipy": "1.0"}.get)
     heard = Heard()
     meter = bench.Meter(heard)
     heard.warnings.clear()
@@ -269,3 +271,6 @@ def test_others_on_the_machine_are_warned_of(
     said = " ".join(bench.header(record))
     assert f"load average: {meter.machine.load:.2f} before, 7.25 after" in said
     assert len(heard.warnings) == warned
+    versions = meter.machine.versions
+    assert versions.keys() == {"dfmp2", "Python", "scipy", "BLAS of NumPy"}
+    assert (versions["dfmp2"], versions["scipy"]) == ("not installed", "1.0")

@@ -274,6 +274,25 @@ def test_orbitals_of_every_iteration_are_saved_with_their_spins(states: Any) -> 
     np.testing.assert_allclose(*densities, atol=1e-4)
 
 
+def test_orbitals_of_rohf_are_told_for_both_spins() -> None:
+    """The last ones are nearly those of the converged SCF."""
+    told: list[tuple[Any, Any]] = []
+
+    class Iterations(Checkpoint):
+        def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
+            told.append((mo_coeff, mo_occ))
+
+    options = Options(basis="sto-3g", threads=1, reference="rohf", stability="off")
+    molecule = read_xyz(INPUTS / "nh2.xyz").molecule
+    reference = energy.mp2_energy(molecule, options, checkpoint=Iterations()).reference
+    assert len(told) == reference.cycles
+    densities = [
+        np.einsum("spi,si,sqi->spq", coeff, occupied, coeff)
+        for coeff, occupied in (told[-1], (reference.mo_coeff, reference.mo_occ))
+    ]
+    np.testing.assert_allclose(*densities, atol=1e-4)
+
+
 # --- which run it belongs to ----------------------------------------------------------------------
 
 
