@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from dfmp2.trainium.interpreter.arithmetic import DTYPES
+from dfmp2.trainium.interpreter.memory import overlap
 from dfmp2.trainium.interpreter.rules import INSTEAD_OF, RULES, NotInSubset, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import ENUMERATIONS, INSTRUCTIONS, OPERATORS, REGIONS
@@ -722,3 +723,19 @@ def test_a_remedy_is_named_and_computes_what_was_meant(folder, refused, told, wr
     np.testing.assert_allclose(
         found, expected(*(given[name].astype(np.float64) for name in "ab")), rtol=3e-7
     )
+
+
+@pytest.mark.parametrize(
+    ("other", "shared"),
+    [
+        ((0, 32, 8, 16), False),
+        ((64, 96, 8, 16), False),
+        ((32, 64, 0, 8), False),
+        ((32, 64, 16, 20), False),
+        ((63, 96, 15, 20), True),
+        ((0, 33, 0, 9), True),
+    ],
+)
+def test_views_that_touch_share_no_bytes(other: tuple[int, ...], shared: bool) -> None:
+    one = (32, 64, 8, 16)
+    assert overlap(one, other) is overlap(other, one) is shared
