@@ -543,7 +543,7 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
     assert measured not in remarks(study)  # on the screen, which has other things to show
     path = ((probe.coordinates - study.last.coordinates) ** 2).sum()
     said = float(re.search(r"measured: (\S+)", measured)[1])
-    assert said == pytest.approx(0.5 * np.square(moved).sum() / path, rel=0.05)
+    assert said == pytest.approx(0.5 * np.square(moved).sum() / path, rel=0.01)
     slope = float(re.search(r"slope of (\S+)", measured)[1])
     assert slope == pytest.approx(0.5 * 5e-4 * abs(sum(moved)) / np.sqrt(path), rel=0.05)
 
