@@ -22,7 +22,6 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 
@@ -130,7 +129,9 @@ UNSAID = (None, False, [])
 
 def options() -> list[str]:
     """Each declaration of a parameter, with the commands that have it."""
-    commands = cli.to_info_dict(click.Context(cli))["commands"]
+    # Its settings are those of every command: click keeps the help option that it makes once.
+    context = cli.make_context("dfmp2", [], resilient_parsing=True)
+    commands = cli.to_info_dict(context)["commands"]
     for group in ("batch", "kernels"):
         for name, command in commands[group]["commands"].items():
             commands[f"{group} {name}"] = command
@@ -138,7 +139,7 @@ def options() -> list[str]:
     for name, command in commands.items():
         for declared in command["params"]:
             if declared["name"] == "_click_default_help":
-                continue  # its names depend on the commands that this process has run
+                continue  # of every command
             declared["help"] = bool(declared.get("help"))
             said = [f"{key}={declared[key]}" for key in declared if declared[key] not in UNSAID]
             users.setdefault(" ".join(said), []).append(name)

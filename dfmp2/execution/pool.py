@@ -14,7 +14,6 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -25,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,10 +140,8 @@ def _end_with_parent(errors: str) -> None:
         parent.join()
         stops.add(signal.SIGTERM)
         at_work.acquire(timeout=PATIENCE)
-        # A killed parent has removed neither its files nor the folder of the fork server's socket.
         with suppress(OSError):  # the process ends anyway
-            os.unlink(errors)
-        shutil.rmtree(get_temp_dir(), ignore_errors=True)
+            os.unlink(errors)  # a killed parent has not removed it
         os._exit(Interrupted.exit_code)
 
 
