@@ -267,30 +267,27 @@ def test_orbitals_of_every_iteration_are_saved_with_their_spins(states: Any) -> 
     within = [state.orbitals for state in passed if state.reference is None]
     reference = passed[-1].reference
     assert len(within) == reference.cycles
-    densities = [
-        np.einsum("spi,si,sqi->spq", one.mo_coeff, one.mo_occ, one.mo_coeff)
-        for one in (within[-1], reference)
-    ]
-    np.testing.assert_allclose(*densities, atol=1e-4)
+    np.testing.assert_allclose(density_of(within[-1]), density_of(reference), atol=1e-4)
 
 
 def test_orbitals_of_rohf_are_told_for_both_spins() -> None:
     """The last ones are nearly those of the converged SCF."""
-    told: list[tuple[Any, Any]] = []
+    told: list[Any] = []
 
     class Iterations(Checkpoint):
         def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
-            told.append((mo_coeff, mo_occ))
+            told.append(SimpleNamespace(mo_coeff=mo_coeff, mo_occ=mo_occ))
 
     options = Options(basis="sto-3g", threads=1, reference="rohf", stability="off")
     molecule = read_xyz(INPUTS / "nh2.xyz").molecule
     reference = energy.mp2_energy(molecule, options, checkpoint=Iterations()).reference
     assert len(told) == reference.cycles
-    densities = [
-        np.einsum("spi,si,sqi->spq", coeff, occupied, coeff)
-        for coeff, occupied in (told[-1], (reference.mo_coeff, reference.mo_occ))
-    ]
-    np.testing.assert_allclose(*densities, atol=1e-4)
+    np.testing.assert_allclose(density_of(told[-1]), density_of(reference), atol=1e-4)
+
+
+def density_of(orbitals: Any) -> Any:
+    """Density matrix of each spin, (nspin, nao, nao)."""
+    return np.einsum("spi,si,sqi->spq", orbitals.mo_coeff, orbitals.mo_occ, orbitals.mo_coeff)
 
 
 # --- which run it belongs to ----------------------------------------------------------------------

@@ -39,7 +39,9 @@ class NrtpyTensor:
     """A tensor on the device."""
 
     def __init__(self, tensor_ref, shape, dtype):
-        self.tensor_ref, self.shape, self.dtype = tensor_ref, shape, dtype
+        self.tensor_ref = tensor_ref
+        self.shape = shape
+        self.dtype = dtype
 
     @classmethod
     def from_numpy(cls, array, core_id=0):
@@ -114,10 +116,9 @@ class NrtpyModel:
             raise ValueError(f"Unknown inputs for model 'kernel'. Expected: {list(known)}")
         for name, tensor in inputs.items():
             assert tensor.tensor_ref.core_id == self.core_id, f"{name}: on another core"
-            ours, theirs = (tensor.shape, tensor.dtype), (known[name].shape, known[name].dtype)
-            assert ours == (tuple(theirs[0]), np.dtype(theirs[1])), (
-                f"Input {name}: expected {theirs}, got {ours}"
-            )
+            given = (tensor.shape, tensor.dtype)
+            expected = (tuple(known[name].shape), np.dtype(known[name].dtype))
+            assert given == expected, f"Input {name}: expected {expected}, got {given}"
         if fault() in ERRORS:
             raise NrtError(ERRORS[fault()])
         arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
