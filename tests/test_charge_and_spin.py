@@ -12,9 +12,9 @@ import pytest
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.comment import statements
-from dfmp2.molecule.files import read_file, read_frames, read_point_charges
+from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
-from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
+from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from tests.recorded import recorded_error
 
 from .mol_blocks import BLOCKS, Block
@@ -371,8 +371,6 @@ def test_unfilled_valences_that_options_explain(
     assert _explained(block_of(charged=charged), charge, multiplicity) == explained
 
 
-@pytest.mark.parametrize(
-    "reader", [read_file, read_frames, read_xyz, parse_xyz, parse_text, read_point_charges]
-)
+@pytest.mark.parametrize("reader", [read_file, read_frames, read_xyz, parse_xyz])
 def test_defaults_of_readers_are_in_angstrom(reader: Any) -> None:
     assert inspect.signature(reader).parameters["units"].default == "angstrom"

@@ -485,7 +485,7 @@ def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[
 
 
 def of_shard(
-    inputs: Sequence[Input], shard: tuple[int, int] | None, *, chained: bool = False
+    inputs: Sequence[Input], shard: tuple[int, int] | None, *, chained: bool
 ) -> Sequence[int]:
     """Indices of the items of shard (I, N), or of all items for None."""
     if shard is None:

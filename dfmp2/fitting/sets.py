@@ -217,7 +217,7 @@ def resolve_fitting(
     return with_errors(found, orbital, allow_poor=allow_poor)
 
 
-def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = False) -> BasisSet:
+def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool) -> BasisSet:
     """The fitting set with its error for each element.
 
     Raises

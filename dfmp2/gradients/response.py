@@ -192,8 +192,8 @@ def relax(
     occupied: Sequence[Array],
     virtual: Sequence[Array],
     listener: Listener,
-    energy_fock: Sequence[Array] | None = None,
-    free: Sequence[Array] = (),
+    energy_fock: Sequence[Array] | None,
+    free: Sequence[Array],
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the norm of the residual of the Z-vector equations, Eh.
 
@@ -458,7 +458,7 @@ def fock_matrices(
     core: Array,
     spins: Sequence[Orbitals],
     exact: ExactExchange,
-    potential: Sequence[Array] | None = None,
+    potential: Sequence[Array] | None,
 ) -> list[Array]:
     """Fock matrix of each spin for the density of the orbitals, (nao, nao) Eh.
 

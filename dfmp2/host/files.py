@@ -272,11 +272,11 @@ def require_place(
         )
 
 
-def require_hdf5_name(target: Path, option: Option = OUTPUT) -> None:
-    """Raise InputError for the name of a text file, given by `option` for a file in HDF5."""
+def require_hdf5_name(target: Path) -> None:
+    """Raise InputError if an output in HDF5 has the name of a text file."""
     if TEXT.fullmatch(target.suffix):
         raise InputError(
-            option.of(str(target)), ": the file is HDF5, not text: expected a name ending in .h5"
+            OUTPUT.of(str(target)), ": the file is HDF5, not text: expected a name ending in .h5"
         )
 
 

@@ -233,7 +233,7 @@ def half_transform(
     pairs: PairList,
     *,
     single: bool,
-    rectangles: list[Single] | None = None,
+    rectangles: list[Single] | None,
     whole: bool = False,
 ) -> HalfTransform:
     """The implementation for these pairs and this precision.

@@ -503,7 +503,7 @@ def units_alone(units: str) -> InputError:
     )
 
 
-def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
+def read_point_charges(given: Any, units: str) -> NDArray[np.float64] | None:
     """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None if
     `given` is None.
 

@@ -188,9 +188,9 @@ def parse_xyz(
 def parse_text(
     text: str,
     *,
-    units: str = "angstrom",
-    charge: int | None = None,
-    multiplicity: int | None = None,
+    units: str,
+    charge: int | None,
+    multiplicity: int | None,
 ) -> Molecule:
     """Molecule from a text: an xyz file, or just atoms separated by line ends or semicolons.
 

@@ -232,7 +232,7 @@ def open_calculation(
     opening: Opening,
     *,
     start: StartOrbitals | None = None,
-    listener: Listener | None = None,
+    listener: Listener | None,
     command: str,
     checkpoint: Checkpoint = NOTHING,
 ) -> Iterator[Calculation]:

@@ -126,10 +126,10 @@ def prepare_b(
     options: Options,
     file: PreparedTarget,
     *,
-    start: StartOrbitals | None = None,
-    listener: Listener | None = None,
+    start: StartOrbitals | None,
+    listener: Listener | None,
     command: str = "dfmp2.prepare",
-    checkpoint: Checkpoint = NOTHING,
+    checkpoint: Checkpoint,
 ) -> Prepared:
     """Compute SCF, integrals and B of one molecule, into a file yet to be published; parameters as
     in `mp2_energy`.

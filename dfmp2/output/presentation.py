@@ -39,7 +39,7 @@ GRADIENTS = (
 )
 
 
-def study_plot(study: Study, axes: Any = None) -> Any:
+def study_plot(study: Study, axes: Any) -> Any:
     """The Axes with a scan, an infrared spectrum, or the course of an optimisation.
 
     Parameters

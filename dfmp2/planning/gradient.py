@@ -354,9 +354,7 @@ class GradientTimes:
         return self.amplitudes + self.fitted_integrals + self.response + self.mean_field
 
 
-def gradient_seconds(
-    work: Workload, rates: Rates, held: GradientMemory | None = None
-) -> GradientTimes:
+def gradient_seconds(work: Workload, rates: Rates, held: GradientMemory | None) -> GradientTimes:
     """Predicted times; traffic to scratch is not counted.
 
     Parameters

@@ -431,7 +431,7 @@ def foresee_unmeasured(
     options: Options,
     listener: Listener,
     *,
-    task: str = "energy",
+    task: str,
     doubt_units: bool = True,
 ) -> tuple[Backend, PlannedRun]:
     """The backend whose rates count, and the plan of a run at the rates known so far.

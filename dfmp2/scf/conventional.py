@@ -68,7 +68,7 @@ def conventional_scf(
     options: Options,
     integrals: ScfIntegrals,
     listener: Listener,
-    charges: Array | None = None,
+    charges: Array | None,
 ) -> Conventional:
     """The conventional SCF solution closest to a fitted one.
 

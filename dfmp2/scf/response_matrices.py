@@ -24,7 +24,7 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.host.threads import each_share
 from dfmp2.integrals.three_center import HalfTransform, half_transform
-from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
+from dfmp2.scf.kohn_sham import ExactExchange
 from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
 
 Kernel = Callable[[Sequence[Array]], list[Array]]  # changes of D per spin -> V_xc per spin
@@ -35,7 +35,7 @@ HALF_BYTES = 4 * 10**6  # of half-transformed integrals per worker at a time
 def orbital_hessian(
     mf: Any,
     spins: Sequence[RotatedSpin],
-    exact: ExactExchange = HARTREE_FOCK,
+    exact: ExactExchange,
     kernel: Kernel | None = None,
     *,
     single: bool,

@@ -29,7 +29,6 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.kohn_sham import (
-    HARTREE_FOCK,
     ExactExchange,
     exact_exchange_of,
     exchange_correlation_energy,
@@ -189,7 +188,7 @@ def free_turns(mole: Any, core: Callable[[], Array], coeff: Array) -> list[Array
 
 
 def lowest_rotation(
-    kind: str, spins: Sequence[RotatedSpin], product: Product, free: Sequence[Array] = ()
+    kind: str, spins: Sequence[RotatedSpin], product: Product, free: Sequence[Array]
 ) -> Rotation:
     """The rotation of this kind with the lowest eigenvalue, other than `free` ones.
 
@@ -407,7 +406,7 @@ def hessian_product(
     spins: Sequence[RotatedSpin],
     x: Sequence[Array],
     weight: float,
-    exact: ExactExchange = HARTREE_FOCK,
+    exact: ExactExchange,
 ) -> list[Array]:
     """H x of each spin, (nvir, nocc) Eh.
 

@@ -282,8 +282,8 @@ def require_between(
 
 def make_conditions(
     *,
-    temperature: str | float | Sequence[float] = ROOM_TEMPERATURE,
-    pressure: str | float | Sequence[float] | None = None,
+    temperature: str | float | Sequence[float],
+    pressure: str | float | Sequence[float] | None,
     scale: float | str = 1.0,
     quasi_harmonic: str | None = None,
     cutoff: float | None = None,

@@ -73,7 +73,7 @@ NOT_VERIFIED = "not verified as a {sought}: run dfmp2 frequencies, or add --veri
 def optimize_geometry(
     molecule: Molecule,
     options: Options,
-    search: Search = MINIMUM,
+    search: Search,
     *,
     start: StartOrbitals | None = None,
     start_hessian: StoredHessian | None = None,

@@ -124,7 +124,7 @@ def _without_effect(option: Option, owner: Option) -> InputError:
 def reaction_energy(
     species: Sequence[Species],
     options: Options | None,
-    plan: ReactionPlan = ENERGIES,
+    plan: ReactionPlan,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Energies of a reaction.

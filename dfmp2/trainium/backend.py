@@ -89,7 +89,7 @@ def pack_orbitals(c: Array, columns: int) -> Array:
 
 
 def pack_fitted(
-    a: Array, nao: int, first: int, slices: int, dtype: type[np.floating[Any]] = np.float32
+    a: Array, nao: int, first: int, slices: int, dtype: type[np.floating[Any]]
 ) -> Array:
     """Slices of 128 A_P in the form K12 reads, of shape `layout.fitted_shape`, zero in the padding.
 

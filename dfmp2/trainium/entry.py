@@ -187,7 +187,7 @@ def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
     return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
 
 
-def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
+def launch_ahead(spins: tuple[Shape, ...], nao: int) -> Proof:
     """Have torch-xla compile the programs for these shapes by launching each once; needs the
     device.
 

@@ -310,7 +310,7 @@ def packing(nvir: int, naux: int, target: str = "gen2") -> int:
     return 0
 
 
-def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
+def packed_residents(nvir: int, naux: int, target: str) -> int:
     """Number of B_i blocks that the packed variant holds."""
     height, full = nvir % P, nvir // P
     group = P // height

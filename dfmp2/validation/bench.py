@@ -493,7 +493,7 @@ class Machine:
         ]
 
 
-def watch(listener: Listener | None = None) -> Machine:
+def watch(listener: Listener | None) -> Machine:
     """Watch the machine for a second while our process is idle; tell the listener if it is not
     quiet."""
     others = Others()

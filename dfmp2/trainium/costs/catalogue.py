@@ -284,7 +284,7 @@ def predict(
     return ()
 
 
-def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+def offer(spins: Sequence[Shape], own: int) -> tuple[Prediction, ...]:
     """Predictions for one core of each chip, for all its cores, and for `own` cores if that is
     another number."""
     found = predict(spins)

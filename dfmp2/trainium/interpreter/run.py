@@ -44,7 +44,7 @@ PYTHON_ERRORS = (
 STATIC = (int, float, str, type(None))
 
 
-def locate(source: str, beside: Path | None = None) -> Path:
+def locate(source: str, beside: Path | None) -> Path:
     """File of a kernel module, given as a path ending in .py, a name in the importing file's
     folder, or a module name."""
     if source.endswith(".py"):
