@@ -210,6 +210,16 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
     assert sides[-5:] == pytest.approx(expected, abs=0.01)
 
 
+def test_bars_of_spin_components_are_as_long_as_their_energies(page, result):
+    """Opposite spin before same spin: of MP2, SCS-MP2 and SOS-MP2."""
+    same, opposite = result.components
+    bars = re.findall(r'width="([^"]+)" height="18" rx="2" class="(bar2?)"', page)[:6]
+    lengths = [float(length) for length, _ in bars]
+    energies = [opposite, same, 1.2 * opposite, same / 3, 1.3 * opposite]
+    assert [kind for _, kind in bars] == 3 * ["bar", "bar2"]
+    assert lengths[:5] == pytest.approx([lengths[0] * e / opposite for e in energies], abs=0.01)
+
+
 def test_squares_of_small_pair_energies_have_no_sign() -> None:
     """Red if an energy is positive and large enough to be visible beside the largest."""
     for value, positive in ((0.5, True), (1e-3, True), (1e-9, False), (0.0, False), (-0.5, False)):
