@@ -65,6 +65,12 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     assert len(elements.values("aria-label")) >= elements.tags.count("svg")
 
 
+def test_every_set_of_functions_is_told_by_its_hash(page, result):
+    text = parse(page).text
+    for functions in (result.orbital_basis, result.scf_fitting, result.mp2_fitting):
+        assert all(element.sha256 in text for element in functions.elements.values())
+
+
 def with_texts(result, text):
     """The same result with one text everywhere."""
     names = {f.name for f in fields(result.provenance)} - {"threads", "backend_details"}
