@@ -106,7 +106,10 @@ def test_finished_points_of_a_map_on_one_line_are_drawn_as_points() -> None:
 
 def test_a_map_is_drawn() -> None:
     axes = made_map(0.0, 2.0, 5.0, float("nan")).plot()
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("bond 1 2 / angstrom", "angle 2 1 3 / degree")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "bond 1 2 / angstrom",
+        "angle 2 1 3 / degree",
+    )
     assert axes.get_xlim() == (1.0, 1.2) and axes.get_ylim() == (90.0, 100.0)
     assert axes.figure.axes[1].get_ylabel() == "E - lowest / kJ/mol"
 
