@@ -36,7 +36,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -184,11 +184,8 @@ def masked(line: str) -> str:
 def of_text(text: str) -> list[str]:
     """The lines of a text; of a JSON object, its numbers and texts by their path."""
     if text.startswith(("{", "[")):
-        try:
+        with suppress(ValueError):  # of what is no JSON
             values = leaves(json.loads(here(text)))
-        except ValueError:
-            values = None
-        if values is not None:
             lines = [f"{path} {rounded(value)}" for path, value in values]
             return [line for line in lines if not (CHANGING.search(line) or HOST_KEY.search(line))]
     kept = [line for line in text.splitlines() if MESSAGE.search(line) or not HOST.search(line)]
@@ -470,9 +467,11 @@ def differences(text: str) -> list[str]:
             missing = [recorded for _, recorded in pairs]
             further = [found for found, _ in pairs]
         if missing or further or len(now) != len(below):
-            different += [head]
-            different += [f"- {line}" for line in missing]
-            different += [f"+ {line}" for line in further]
+            different += [
+                head,
+                *(f"- {line}" for line in missing),
+                *(f"+ {line}" for line in further),
+            ]
     return different
 
 

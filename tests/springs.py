@@ -96,8 +96,7 @@ def pyramids() -> tuple[list[float], list[float]]:
     angles = 0.3 * (1 - 1.5 * square - np.cos(ANGLE)) ** 2
     energies = angles + HANDED * np.sqrt(6.75) * square * np.cos(tilts)
     turns = np.flatnonzero(np.diff(np.sign(np.diff(energies)))) + 1
-    found = sorted(turns, key=lambda k: energies[k])
-    lower, higher, saddle = found
+    lower, higher, saddle = sorted(turns, key=lambda k: energies[k])
     order = (lower, saddle, higher)
     return [float(tilts[k]) for k in order], [float(energies[k]) for k in order]
 

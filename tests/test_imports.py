@@ -20,7 +20,6 @@ from dfmp2.molecule.pyscf_shield import EVALUATING, FLAG, import_pyscf, pyscf_ve
 from tests.conftest import PATIENCE
 from tests.recorded import recorded_error
 
-ROOT = str(Path(dfmp2.__file__).parents[1])
 PLANT = "import pathlib; pathlib.Path('marker').touch()\n"
 SET_UP = "import sys; from dfmp2.host.deferred import defer; defer('scipy.optimize'); "
 LOADED = "'scipy.optimize._minimize' in sys.modules"
@@ -33,7 +32,12 @@ def run_python(code: str, folder: Path, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env=clean | {"PYTHONPATH": ROOT, "HOME": str(folder)} | environment,
+        env={
+            **clean,
+            "PYTHONPATH": str(Path(dfmp2.__file__).parents[1]),
+            "HOME": str(folder),
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -273,8 +273,7 @@ def test_occupied_rows_are_those_of_k_and_the_rest_is_of_the_one_before(mole, au
     are virtual."""
     rng = np.random.default_rng(4)
     fitted = JKFitting(mole, aux, 2)
-    overlap = mole.intor("int1e_ovlp")
-    orthonormal = np.linalg.inv(np.linalg.cholesky(overlap)).T
+    orthonormal = np.linalg.inv(np.linalg.cholesky(mole.intor("int1e_ovlp"))).T
     occupations = np.zeros((2, mole.nao))
     occupations[0, :4], occupations[1, :3] = 1.0, 2.0
     densities = []

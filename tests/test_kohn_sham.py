@@ -24,6 +24,7 @@ from dfmp2.scf import kohn_sham, ladder
 from dfmp2.studies.cbs import basis_set_limit
 from tests.awkward import mole_of
 from tests.recorded import recorded_error
+from tests.test_methods import RADICAL, WATER
 
 EXACT = {
     "basis": "sto-3g",
@@ -32,12 +33,6 @@ EXACT = {
     "scf_conv_tol": 1e-11,
     "method": "drpa",
 }
-WATER = Molecule(
-    ("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]])
-)
-RADICAL = WATER.with_state(1, 2)
-HELIUM = Molecule(("He",), np.zeros((1, 3)))
-SMALL = {"basis": "cc-pvdz", "method": "drpa", "xc": "pbe"}
 
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
@@ -69,8 +64,7 @@ def test_energies_are_those_of_pyscf(
     """E(KS) of the SCF, E(EXX), to which the correlation energy is added, and dRPA on the same
     orbitals; also after iterations on a coarse grid in float32 ("auto")."""
     monkeypatch.setattr(ladder, "COARSE_LEAST", 1)
-    given = {**EXACT, "precision": precision}
-    ours = dfmp2.run(molecule, xc=xc, scf=scf, grid=0, **given)
+    ours = dfmp2.run(molecule, xc=xc, scf=scf, grid=0, **EXACT | {"precision": precision})
     mf = dft.KS(gto.loads(ours.mole_json), xc=xc)
     if scf == "df":
         mf = mf.density_fit(auxbasis=fitting_data(ours.molecule, ours.scf_fitting))
@@ -129,7 +123,7 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa() -> None:
     mf.run(conv_tol=1e-11)
     found = dfmp2.from_mean_field(mf, method="drpa")
     assert found.reference.title == "UKS(pbe)"
-    run = dfmp2.run(RADICAL, **SMALL | {"basis": "sto-3g", "grid": 0})
+    run = dfmp2.run(RADICAL, "sto-3g", method="drpa", xc="pbe", grid=0)
     assert found.total_energy == pytest.approx(run.total_energy, abs=1e-6)
     error, expected = (one.reference.grid_error.scf_error for one in (found, run))
     assert error == pytest.approx(expected, abs=1e-8)
@@ -152,7 +146,8 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa() -> None:
 def test_studies_take_the_energy_that_correlation_is_added_to(
     method: dict[str, str], name: str, said: str
 ) -> None:
-    limit = basis_set_limit(HELIUM, make_options(basis="cc-pv[dt]z", grid="0", **method))
+    helium = Molecule.from_string("He 0 0 0")
+    limit = basis_set_limit(helium, make_options(basis="cc-pv[dt]z", grid="0", **method))
     small, large = limit.runs.values()
     alone = getattr(large, name)
     correlation = (27 * large.correlation_energy - 8 * small.correlation_energy) / 19

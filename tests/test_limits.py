@@ -123,14 +123,12 @@ def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
 ) -> None:
     """B still exists when the gradient's arrays are added; the integrals of the SCF are gone."""
     plan = replace(PLAN, exact_rows=Stage(), budget=budget(room))
-    assert plan.disk == disk
-    assert plan.scratch == disk + 3000
-    larger = replace(plan, scf_disk=9000)
-    assert larger.disk == (9000 if room < 1000 else disk)
+    assert (plan.disk, plan.scratch) == (disk, disk + 3000)
+    assert replace(plan, scf_disk=9000).disk == (9000 if room < 1000 else disk)
     blocks = [replace(plan, mp2_in_core=n, budget=budget(290)).integral_bytes for n in (290, 291)]
     assert blocks == [100, 50]  # all of them beside B, or half beside the rest on disk
-    both = replace(plan, grid_disk=400)  # B of two grids
-    assert both.disk == (7400 if room < 2000 else 0)
+    # B of two grids
+    assert replace(plan, grid_disk=400).disk == (7400 if room < 2000 else 0)
     certificate = replace(plan, scf_disk=100, mp2_disk=250)
     assert replace(plan, certificate=certificate).disk == (7250 if room < 2000 else 0)
 
@@ -366,8 +364,7 @@ def test_four_centre_mp2_holds_its_integrals_and_those_of_pairs(
     if nspin == 2:
         products += alpha * beta + beta * beta
     most = max(30 * nao * nao * nspin, max(alpha, beta * (nspin == 2)) * pairs + products)
-    expected = 8 * (pairs * (pairs + 1) // 2 + most)
-    assert check.required_bytes(sizes, nspin, nao) == expected
+    assert check.required_bytes(sizes, nspin, nao) == 8 * (pairs * (pairs + 1) // 2 + most)
 
 
 def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,8 +390,7 @@ def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch)
 def test_a_study_measures_its_fitting_errors_only_if_the_certificate_fits_into_memory(
     fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = SimpleNamespace(fits=fits)
-    certificate = SimpleNamespace(memory=memory, dense=True, rows=1)
+    certificate = SimpleNamespace(memory=SimpleNamespace(fits=fits), dense=True, rows=1)
     planned = SimpleNamespace(certificate=certificate, work=SimpleNamespace(spins=(None,)))
     monkeypatch.setattr(task, "_planned", lambda step: (None, planned))
     monkeypatch.setattr(task.time_plan, "certificate_seconds", lambda *_: 0.01)

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ import pytest
 
 from dfmp2 import errors
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import Dfmp2Error, InputError, wishes
-from dfmp2.errors.messages import (
-    NOT_GIVEN,
-)
+from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.errors.wishes import way_out_of_option
 from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import read_manifest
@@ -105,30 +101,6 @@ def test_geometries_that_are_meant_are_no_doubt(name):
 # --- requests for what does not exist -------------------------------------------------------------
 
 
-WITHOUT_VALUE = ("os_scale", "ss_scale", "xc", "multiplicity", "charge", "threads", "memory")
-WITHOUT_VALUE += ("auxbasis", "scf_auxbasis", "dispersion", "basis", "scf_conv_tol")
-WITHOUT_VALUE += ("scf_max_cycles", "solvent_model")
-BESIDE_OPTIONS = ("charge", "delta", "log", "multiplicity", "overwrite")
-
-
-def test_ways_out_are_whole_sentences() -> None:
-    """Options and commands stand between texts that leave room for them, and flags are set."""
-    for message in (*dict(wishes.METHODS).values(), *wishes.OPTIONS.values()):
-        assert message == message.strip() and "  " not in message
-        for before, after in pairwise(message.parts):
-            assert isinstance(before, str) != isinstance(after, str)
-            if isinstance(before, str):
-                assert before[-1] in " ("
-            else:
-                assert after[0] in " ,;:)"
-        assert any(isinstance(part, str) for part in message.parts)
-        for option in message.options:
-            assert option.name in (*Options.__slots__, *BESIDE_OPTIONS)
-            assert option.value is not False
-            if option.value is NOT_GIVEN:
-                assert option.name in WITHOUT_VALUE
-
-
 def test_no_option_of_ours_is_foreign() -> None:
     for name in Options.__slots__:
         assert not way_out_of_option(name)
@@ -186,7 +158,7 @@ ENDS: dict[str, tuple[int, str, bool, str]] = {
 @pytest.mark.usefixtures("nothing_left")
 def test_every_kind_of_error_has_its_end_wherever_it_is_raised(folder: Path) -> None:
     """On the command line, for QCSchema, in a study and in a batch, which is ready to go on."""
-    kinds = {name: kind for name in dir(errors) if is_error(kind := getattr(errors, name))}
+    kinds = {name: kind for name, kind in vars(errors).items() if is_error(kind)}
     assert kinds.keys() == ENDS.keys()
     hydrogen = Molecule(("H", "H"), [[0, 0, 0], [0, 0, 1.4]])
     step = Step(name="a", who="point a", molecule=hydrogen, options=Options(basis="sto-3g"))

@@ -120,18 +120,19 @@ def pyscf_energies(
 
 # --- files ----------------------------------------------------------------------------------------
 
-SETS_OF_THE_EXCHANGE = (
-    ("cc-pvdz", "O"),
-    ("6-311++g**", "Si"),
-    ("def2-tzvp", "I"),
-    ("lanl2dz", "Au"),
-    ("ano-rcc", "Fe"),
-    ("sto-3g", "K"),
-    ("stuttgart rsc 1997", "U"),
+
+@pytest.mark.parametrize(
+    ("name", "symbol"),
+    [
+        ("cc-pvdz", "O"),
+        ("6-311++g**", "Si"),
+        ("def2-tzvp", "I"),
+        ("lanl2dz", "Au"),
+        ("ano-rcc", "Fe"),
+        ("sto-3g", "K"),
+        ("stuttgart rsc 1997", "U"),
+    ],
 )
-
-
-@pytest.mark.parametrize(("name", "symbol"), SETS_OF_THE_EXCHANGE)
 @pytest.mark.parametrize("form", ["nwchem", "gaussian94"])
 def test_files_hold_what_the_library_holds(name: str, symbol: str, form: str) -> None:
     text = basis_set_exchange.get_basis(name, elements=[symbol], fmt=form)
@@ -218,5 +219,4 @@ def test_psi4_computes_the_same_with_a_set_for_each_element() -> None:
     from dfmp2.validation.compare import recompute
 
     result = dfmp2.run(molecule(WATER), "6-31g**,O=cc-pvdz", **TIGHT)
-    comparison = recompute(result, 1e-6, 1, Listener(), program="psi4")
-    assert comparison.largest_difference < 1e-6
+    assert recompute(result, 1e-6, 1, Listener(), program="psi4").largest_difference < 1e-6

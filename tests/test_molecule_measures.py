@@ -44,10 +44,9 @@ def scan() -> Study:
 def test_a_scan_is_drawn(scan: Study) -> None:
     axes = scan.plot()
     (line,) = axes.get_lines()
-    assert list(line.get_xdata()) == [2.6, 3.0, 3.4]
-    assert list(line.get_ydata()) == [1.5, 0.0, 0.25]
-    assert (axes.get_title(), axes.get_xlabel()) == (scan.title, "bond 1 2 / angstrom")
-    assert axes.get_ylabel() == "E - lowest / kJ/mol"
+    assert line.get_xydata().tolist() == [[2.6, 1.5], [3.0, 0.0], [3.4, 0.25]]
+    labels = (scan.title, "bond 1 2 / angstrom", "E - lowest / kJ/mol")
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == labels
     assert scan.plot(axes) is axes
 
 
@@ -58,8 +57,10 @@ def test_spectrum_and_course_are_drawn() -> None:
         ir_intensity=([1.0, 70.0, 5.0], "km/mol"),
     ).plot()
     (sticks,) = spectrum.collections
-    assert [tuple(end) for _, end in sticks.get_segments()] == [(1600.0, 70.0), (3700.0, 5.0)]
-    assert [tuple(end) for end, _ in sticks.get_segments()] == [(1600.0, 0.0), (3700.0, 0.0)]
+    assert [stick.tolist() for stick in sticks.get_segments()] == [
+        [[1600.0, 0.0], [1600.0, 70.0]],
+        [[3700.0, 0.0], [3700.0, 5.0]],
+    ]
     assert spectrum.get_ylim()[0] == 0 and spectrum.xaxis_inverted()
     labels = ("made <here>", "wavenumber / cm^-1", "IR intensity / km/mol")
     assert (spectrum.get_title(), spectrum.get_xlabel(), spectrum.get_ylabel()) == labels
@@ -70,8 +71,10 @@ def test_spectrum_and_course_are_drawn() -> None:
         rms_gradient=([5e-3, 5e-5], "hartree/bohr"),
     ).plot()
     assert course.get_yscale() == "log"
-    assert [list(line.get_ydata()) for line in course.get_lines()] == [[1e-2, 1e-4], [5e-3, 5e-5]]
-    assert [list(line.get_xdata()) for line in course.get_lines()] == [[0.0, 1.0]] * 2
+    assert [line.get_xydata().tolist() for line in course.get_lines()] == [
+        [[0.0, 1e-2], [1.0, 1e-4]],
+        [[0.0, 5e-3], [1.0, 5e-5]],
+    ]
     names = [text.get_text() for text in course.get_legend().get_texts()]
     assert names == ["largest of an atom", "root mean square"]
     assert (course.get_xlabel(), course.get_ylabel()) == ("step", "gradient / Eh/bohr")
@@ -103,8 +106,10 @@ def test_finished_points_of_a_map_on_one_line_are_drawn_as_points() -> None:
 
 def test_a_map_is_drawn() -> None:
     axes = made_map(0.0, 2.0, 5.0, float("nan")).plot()
-    assert axes.get_ylabel() == "angle 2 1 3 / degree"
-    assert axes.get_xlabel() == "bond 1 2 / angstrom"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "bond 1 2 / angstrom",
+        "angle 2 1 3 / degree",
+    )
     assert axes.get_xlim() == (1.0, 1.2) and axes.get_ylim() == (90.0, 100.0)
     assert axes.figure.axes[1].get_ylabel() == "E - lowest / kJ/mol"
 

@@ -91,9 +91,6 @@ def test_tiles_that_do_not_follow_the_blocks(monkeypatch, variant, nvir, tile):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
 
 
-SINGLE = NkiBackend("nki-interpreter", InterpreterExecutor())
-
-
 @pytest.fixture
 def two_cores(monkeypatch):
     monkeypatch.setattr(cores, "PATIENCE", PATIENCE)
@@ -107,10 +104,10 @@ def test_two_processes_give_the_bits_of_one(two_cores):
     for process in two_cores._all:
         process.ask = Mock(wraps=process.ask)
     spaces = [fitted(19, 20, 30, 1), fitted(3, 13, 30, 2)]
-    found = []
-    for backend in (SINGLE, two_cores):
-        operands = [backend.put(*space, "mixed") for space in spaces]
-        found.append(pair_energies(operands, backend))
+    found = [
+        pair_energies([backend.put(*space, "mixed") for space in spaces], backend)
+        for backend in (NkiBackend("nki-interpreter", InterpreterExecutor()), two_cores)
+    ]
     one, two = (energies.channels() for energies in found)
     assert all(np.array_equal(one[name], two[name]) for name in one)
     assert found[0].opposite_spin_energy == found[1].opposite_spin_energy != 0.0

@@ -667,8 +667,7 @@ def made(tmp_path, statements):
     body = "\n".join("    " + line for line in statements.splitlines())
     path = tmp_path / "kernel.py"
     path.write_text(FRAME.format(body=body))
-    rng = np.random.default_rng(4)
-    a, b = rng.uniform(0.5, 1.5, (2, 128, 64)).astype(np.float32)
+    a, b = np.random.default_rng(4).uniform(0.5, 1.5, (2, 128, 64)).astype(np.float32)
     return str(path), {"a": a, "b": b}
 
 

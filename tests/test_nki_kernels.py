@@ -222,8 +222,7 @@ def test_cross_mode(left, right, naux, settings):
 @pytest.mark.parametrize("settings", [Settings(), Settings(target="gen3")], ids=["gen2", "gen3"])
 def test_arithmetic_of_the_engines(variant, settings):
     s = space(6, 160, 130)
-    gen3 = settings.target == "gen3"
-    found = evaluate(s, 4, 4, False, variant, settings, transpose=gen3)
+    found = evaluate(s, 4, 4, False, variant, settings, transpose=settings.target == "gen3")
     sums, pairs = deviations(found, oracle(s, 4, False))
     # T D^(-1/2) is rounded before squaring, which doubles the error: 1.2e-7 per element.
     assert (sums < 2e-7).all()
@@ -242,7 +241,6 @@ def planted(tmp_path, old, new):
 
 
 CONTRACTION = "moving[:, k, 0:width], "
-ROOTED = "dst=yh, data1=y, data2=h"
 REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
     "a lower block never stored": (
         "0, left)\n\n\ndef trans",
@@ -260,7 +258,7 @@ REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
         "uninitialised-read",
     ),
     "the first product accumulates": (f"{CONTRACTION}k > 0", f"{CONTRACTION}True", "matmul-group"),
-    "two operands in PSUM": (ROOTED, "dst=yh, data1=y, data2=y", "both-psum"),
+    "two operands in PSUM": ("yh, data1=y, data2=h", "yh, data1=y, data2=y", "both-psum"),
 }
 
 
@@ -310,9 +308,16 @@ def test_runs_take_places_when_they_are_told_to(monkeypatch):
 )
 def test_tiles_in_one_place_at_a_time_are_refused(tmp_path, one, other):
     s = space(7, 300, 140)
-    counts = Settings(arithmetic=False)
     with pytest.raises(Violation) as caught:
-        evaluate(s, 4, 1, False, "placed", counts, source=planted(tmp_path, one, other))
+        evaluate(
+            s,
+            edge=4,
+            held=1,
+            diagonal=False,
+            variant="placed",
+            settings=Settings(arithmetic=False),
+            source=planted(tmp_path, one, other),
+        )
     assert caught.value.rule == "address"
 
 
@@ -377,8 +382,7 @@ def test_transform_makes_the_blocks_that_the_host_packs(monkeypatch, nao, naux, 
     orbitals = [[rng.standard_normal((nao, size)) for size in spin] for spin in spins]
     found = transform([untransformed(a, *spin) for spin in orbitals], executor)
     rows, calls_made = -(-nao // 128) * 128, -(-naux // (128 * most))
-    piece = (most * rows, rows + 1, 128)
-    assert sent.count(piece) == calls_made
+    assert sent.count((most * rows, rows + 1, 128)) == calls_made
     for blocks, spin in zip(found, orbitals, strict=True):
         expected = list(layout.pack_b(transform_twin(a, *spin, np.float64), dtype=np.float64))
         for block, host in zip(blocks, expected, strict=True):

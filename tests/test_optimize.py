@@ -81,6 +81,11 @@ def optimized(molecule, search=MINIMUM, options=ON_SPRINGS, **how):
     return optimize_geometry(molecule, options, search, **{"listener": Silent(), **how})
 
 
+def optimized_on_springs(patch, molecule, search=MINIMUM, energy=springs):
+    on_springs(patch, molecule, energy)
+    return optimized(molecule, search)
+
+
 def coordinate(study, *atoms):
     return internal_coordinate(study.arrays["final_geometry"].value[[atom - 1 for atom in atoms]])
 
@@ -147,8 +152,7 @@ def test_the_scaled_energy_is_minimised():
 def test_constrained_water_as_in_psi4():
     """Psi4 (tests/pytests/test_geometric.py, commit 886caaab): DF-MP2/cc-pVDZ with geomeTRIC, angle
     of 90 degrees, reached from another one."""
-    start = [[0, 0, 0], [1, 0, 0], [-0.05, 1, 0]]
-    start = Molecule(("O", "H", "H"), np.array(start) / 0.52917721092)
+    start = Molecule.from_string("O 0 0 0; H 1 0 0; H -0.05 1 0")
     search = Search(Constraints(fixed=[("angle", "2,1,3", "90")]))
     study = optimized(start, search, make_options(basis="cc-pvdz", threads=1))
     assert study.values["optimized_total_energy"].value == pytest.approx(
@@ -164,9 +168,8 @@ def test_constrained_water_as_in_psi4():
 
 
 def test_a_geometry_that_is_held_whole_has_no_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_springs(monkeypatch, FLUORIDE)
-    held = Constraints([("bond", "1,2")])
-    study = optimized(FLUORIDE, Search(held, convergence="gau_tight", verify=True))
+    search = Search(Constraints([("bond", "1,2")]), convergence="gau_tight", verify=True)
+    study = optimized_on_springs(monkeypatch, FLUORIDE, search)
     assert study.settings["limits"] == {  # as Gaussian's opt=tight, its namesake
         "max_gradient": 1.5e-5,
         "rms_gradient": 1.0e-5,
@@ -210,9 +213,9 @@ def _value(molecule, atoms):
 def test_the_free_gradient_vanishes(start, constraints, held, monkeypatch):
     """What is left of the gradient in a least-squares fit by the derivatives of the constraints,
     where springs pull all atoms elsewhere."""
-    rest = start.coordinates * [1.06, 0.96, 1.12]
-    on_springs(monkeypatch, start, partial(network, rest))
-    study = optimized(start, Search(constraints, max_steps=60))
+    energy = partial(network, start.coordinates * [1.06, 0.96, 1.12])
+    search = Search(constraints, max_steps=60)
+    study = optimized_on_springs(monkeypatch, start, search, energy)
     last = study.last
     for atoms, value in held.items():
         expected = _value(start, atoms) if value is None else value
@@ -225,7 +228,7 @@ def test_the_free_gradient_vanishes(start, constraints, held, monkeypatch):
             moved[index] += sign * 1e-4
             ends.append([_value(replace(last, coordinates=moved), atoms) for atoms in held])
         derivatives.append(np.hstack(ends[0]) - np.hstack(ends[1]))
-    gradient = slopes(last.coordinates, partial(network, rest)).ravel()
+    gradient = slopes(last.coordinates, energy).ravel()
     free = gradient - derivatives @ np.linalg.lstsq(derivatives, gradient, rcond=None)[0]
     largest = np.linalg.norm(free.reshape(-1, 3), axis=1).max()
     assert study.table["max_gradient"].values[-1] == pytest.approx(largest, abs=1e-6)
@@ -243,10 +246,8 @@ def test_a_frozen_atom_among_charges(monkeypatch: pytest.MonkeyPatch) -> None:
         apart = np.linalg.norm(place[:, None] - charges[:, :3], axis=2)
         return springs(place) + (np.outer(CHARGES[:3], charges[:, 3]) / apart).sum()
 
-    on_springs(monkeypatch, start, energy)
     search = Search(Constraints([("xyz", "1")]), convergence="gau_tight", max_steps=40)
-    study = optimized(start, search)
-    found = study.last.coordinates
+    found = optimized_on_springs(monkeypatch, start, search, energy).last.coordinates
     assert found[0] == pytest.approx(places[0], abs=1e-6)
     assert np.abs(slopes(found, energy)[1:]).max() < 2e-5
 
@@ -298,8 +299,7 @@ def test_two_atoms_attract_each_other_from_afar(monkeypatch: pytest.MonkeyPatch)
         return 1.2e-4 * (sixth**2 - 2 * sixth)
 
     apart = Molecule(("He", "H"), [[0, 0, 0], [0, 0, 3.0 * ANGSTROM]], charge=1)
-    on_springs(monkeypatch, apart, energy)
-    study = optimized(apart, Search(max_steps=5))
+    study = optimized_on_springs(monkeypatch, apart, Search(max_steps=5), energy)
     assert study.settings["steps"] == 5 and list(study.runs)[1] == "curvature-001"
     assert coordinate(study, 1, 2) == pytest.approx(5.0, abs=0.02)
     measured = next(note for note in study.notes if note.startswith("curvature along"))
@@ -310,10 +310,8 @@ def test_gradients_and_moves_of_an_optimisation_are_those_of_its_atoms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Moves are those since the geometry before, after a turn."""
-    places = [[0.1, 0, 0.2401], [0, 1.6, -0.9605], [0, -1.2, -1.2]]
-    start = Molecule(("O", "H", "H"), places)
-    on_springs(monkeypatch, start)
-    study = optimized(start)
+    start = Molecule(("O", "H", "H"), [[0.1, 0, 0.2401], [0, 1.6, -0.9605], [0, -1.2, -1.2]])
+    study = optimized_on_springs(monkeypatch, start)
     runs = list(study.path.values())
     assert runs[1].reference.start == "orbitals of step-000"
     lengths = [np.linalg.norm(run.gradient.total_gradient, axis=1) for run in runs]
@@ -322,8 +320,7 @@ def test_gradients_and_moves_of_an_optimisation_are_those_of_its_atoms(
         ends = [run.molecule.coordinates for run in (before, after)]
         first, second = (place - place.mean(axis=0) for place in ends)
         turn, _ = Rotation.align_vectors(second, first)
-        moved = np.linalg.norm(second - turn.apply(first), axis=1)
-        moves.append(moved * 0.529177210903)
+        moves.append(0.529177210903 * np.linalg.norm(second - turn.apply(first), axis=1))
     assert len(runs) > 3
     for kind, rows in (("gradient", lengths), ("displacement", moves)):
         largest, mean = (study.table[f"{what}_{kind}"].values for what in ("max", "rms"))
@@ -335,8 +332,7 @@ def test_gradients_and_moves_of_an_optimisation_are_those_of_its_atoms(
 
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Down to the known minimum, in the same study."""
-    on_springs(monkeypatch, STRAIGHT_WATER)
-    study = optimized(STRAIGHT_WATER, Search(verify=True))
+    study = optimized_on_springs(monkeypatch, STRAIGHT_WATER, Search(verify=True))
     assert hessian_of(study, "it").molecule == study.last != STRAIGHT_WATER
     assert study.complete and study.title.startswith("minimum of")
     assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
@@ -354,8 +350,7 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     with recorded_error(InputError):
         hessian_of(stopped, "it")
     # What is held has the value of the start, not that of the side from which it goes on.
-    held = Search(Constraints([("bond", "1,2")]), verify=True)
-    bent = optimized(STRAIGHT_WATER, held)
+    bent = optimized(STRAIGHT_WATER, Search(Constraints([("bond", "1,2")]), verify=True))
     assert bent.settings["restarts"] == 1 and bent.settings["stationary_point"] == "minimum"
     assert coordinate(bent, 1, 2) == pytest.approx(1.78, abs=1e-5)
     assert coordinate(bent, 1, 3) == pytest.approx(BOND, abs=2e-3)
@@ -373,8 +368,7 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
     titles = []
     for place, transition_state in ((0, False), (1, True)):
         for verify in (False, True):
-            search = Search(transition_state=transition_state, verify=verify)
-            study = optimized(start, search)
+            study = optimized(start, Search(transition_state=transition_state, verify=verify))
             titles.append(study.title.removesuffix(", DF-MP2/sto-3g"))
             found = study.values["optimized_total_energy"].value
             assert found == pytest.approx(energies[place], abs=1e-6)
@@ -468,8 +462,9 @@ def test_a_new_start_fits_into_the_runs_of_a_study(most, saddle, steps, restarts
     assert Course._may_restart(course) is fits
 
 
-def from_hessian(start, second, **search):
-    """A loose search with the Hessian of its start, as from a file."""
+def from_hessian(patch, start, second, **search):
+    """A loose search on springs with the Hessian of its start, as from a file."""
+    on_springs(patch, start)
     stored = StoredHessian("x.h5", SimpleNamespace(molecule=start, level="springs"), second)
     search = Search(convergence="gau_loose", **search)
     return optimize_geometry(start, ON_SPRINGS, search, start_hessian=stored, listener=Silent())
@@ -482,8 +477,8 @@ def test_an_energy_that_would_still_fall_is_not_converged(
     """A bond too long by x is 0.25 x^2 Eh too high: 0.8 and 2.0 uEh, where the other measures are
     within their bounds and 1 uEh is the bound of the energy."""
     start = Molecule(("F", "H"), [[0, 0, 0], [0, 0, BOND + longer]])
-    on_springs(monkeypatch, start)
-    study = from_hessian(start, np.kron([[1, -1], [-1, 1]], np.diag([0.0, 0.0, 0.5])))
+    second = np.kron([[1, -1], [-1, 1]], np.diag([0.0, 0.0, 0.5]))
+    study = from_hessian(monkeypatch, start, second)
     assert study.settings["steps"] == steps
     assert list(study.runs) == list(study.path)  # the curvature is known
 
@@ -495,9 +490,8 @@ def test_an_energy_that_would_still_rise_is_not_converged(
     """Near the saddle point between two pyramids, where the other measures are within bounds."""
     tilts, (_, top, _) = pyramids()
     start = Molecule(("N", "H", "H", "H"), pyramid(tilts[1] + tilt))
-    on_springs(monkeypatch, start)
     second = second_derivatives(start.coordinates)
-    study = from_hessian(start, second, transition_state=True, max_steps=490)
+    study = from_hessian(monkeypatch, start, second, transition_state=True, max_steps=490)
     assert (study.settings["steps"] == 0) is needless
     rise = top - springs(start.coordinates)
     assert (rise < 1e-6) is needless and rise > 1e-8
@@ -515,9 +509,8 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
 ) -> None:
     """Water on springs, held at 140 degrees: the Hessian of the energy falls along the angle, which
     is fixed; two modes are left, the stretches, whose force constant is 0.5 Eh/bohr^2."""
-    on_springs(monkeypatch, WATER)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "140")]), verify=True)
-    study = optimized(bent(139.9, 1.81), search)
+    study = optimized_on_springs(monkeypatch, bent(139.9, 1.81), search)
     modes = study.arrays["wavenumbers"].value
     assert len(modes) == 2 and study.settings["stationary_point"] == "minimum"
     cosine = np.cos(np.radians(140))
@@ -531,9 +524,8 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
 def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Water on springs, held at 140 degrees, with bonds 5e-4 bohr too long: only they change. One
     displaced gradient shows their 0.5 Eh/bohr^2, along which all atoms move."""
-    on_springs(monkeypatch, WATER)
     held = Search(Constraints([("angle", "2,1,3")]))
-    study = optimized(bent(140, BOND + 5e-4), held)
+    study = optimized_on_springs(monkeypatch, bent(140, BOND + 5e-4), held)
     assert list(study.runs) == ["step-000", "curvature-001"]
     probe = study.runs["curvature-001"].molecule
     assert probe.angle(2, 1, 3) == pytest.approx(140, abs=1e-3)
@@ -803,8 +795,7 @@ def test_a_saddle_point_is_left_on_its_lower_side(
         volume = np.linalg.det(arms / np.linalg.norm(arms, axis=1)[:, None])
         return springs(place) - HANDED * volume + handed * volume**3
 
-    on_springs(monkeypatch, BORANE, energy)
-    study = optimized(BORANE, Search(verify=True))
+    study = optimized_on_springs(monkeypatch, BORANE, Search(verify=True), energy)
     sides = {side: study.runs[f"step-001-{side}"].total_energy for side in ("plus", "minus")}
     assert min(sides, key=sides.get) == lower and np.ptp(list(sides.values())) > 1e-7
     assert list(study.path)[1] == f"step-001-{lower}"

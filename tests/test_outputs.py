@@ -522,8 +522,7 @@ def test_the_table_of_a_scan(name: str, study_of: Callable[[str], Study]) -> Non
         expected[key] = [getattr(run, key) for run in points]
     errors = []
     for run in points:
-        terms = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
-        total = combined(terms, "").total
+        total = combined([((1.0, 1.0), run), ((-1.0, -1.0), lowest)], "").total
         errors.append(0.0 if run is lowest or total is None else total * KJ)
     expected["relative_energy_error"] = errors
     if name == "map":

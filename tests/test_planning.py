@@ -170,9 +170,8 @@ def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, ca
     monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
 
     def planned(*more):
-        molecule = str(INPUTS / "h2o.xyz")
         options = ("--basis", "cc-pvdz", "--threads", "1", "--scratch", str(tmp_path))
-        assert main(["plan", molecule, *options, *more]) == 0
+        assert main(["plan", str(INPUTS / "h2o.xyz"), *options, *more]) == 0
         return capsys.readouterr().out
 
     assert "traffic:" not in planned()
@@ -236,5 +235,4 @@ def test_the_least_memory_of_a_plan_suffices_for_the_run(tmp_path: Path) -> None
     planned = succeed(run_command("plan", *command, "--json", cwd=tmp_path))
     least = -(-planned.json["memory_bytes"]["least"] // 10**6)
     files = ("--output", "x.h5", "--quiet")
-    done = run_command("run", *command, *files, "--memory", f"{least}MB", cwd=tmp_path)
-    assert done.code == 0, done.err
+    succeed(run_command("run", *command, *files, "--memory", f"{least}MB", cwd=tmp_path))

@@ -40,11 +40,10 @@ from tests.conftest import (
     succeed,
     write_molecules,
 )
-from tests.faults import numbers
+from tests.faults import INPUTS, numbers
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_result_files import FILES, Change, changes, mutate
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 PREPARE = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.prepared.h5")
 
 
@@ -66,8 +65,7 @@ def in_parts(
     path = folder / "x.prepared.h5"
     dfmp2.prepare(molecule, output=path, **before, **both, listener=Heard())
     assert [entry.name for entry in folder.iterdir() if "prepared" in entry.name] == [path.name]
-    result = dfmp2.energy(path, **after, **both, listener=Heard())
-    found = numbers(hdf5.to_bytes(result))
+    found = numbers(hdf5.to_bytes(dfmp2.energy(path, **after, **both, listener=Heard())))
     mine = {name for name in found if name.startswith("dfmp2/preparation/")}
     assert mine
     return {name: value for name, value in found.items() if name not in mine}
@@ -178,10 +176,12 @@ def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         result.timings.scf == prepared.timings.scf and result.timings.total > prepared.timings.total
     )
     made, before = result.preparation, prepared.provenance
-    assert (made.host, made.command) == (before.host, "dfmp2.prepare")
-    assert (made.threads, made.seconds) == (before.threads, prepared.timings.total)
-    assert made.measured_peak == prepared.memory.measured_peak
-    assert result.provenance.command == "dfmp2.energy"
+    assert (made.host, made.threads) == (before.host, before.threads)
+    assert (made.seconds, made.measured_peak) == (
+        prepared.timings.total,
+        prepared.memory.measured_peak,
+    )
+    assert (made.command, result.provenance.command) == ("dfmp2.prepare", "dfmp2.energy")
 
 
 # Runs a command and prints its peak memory, kB; from a small process, since Linux includes that of
@@ -396,8 +396,7 @@ def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call
         stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"B is there\n"
-        other = call(*PREPARE)
-        recorded_failure(other, 3)
+        recorded_failure(call(*PREPARE), 3)
         assert len(parts()) == 1
         process.send_signal(number)
         assert process.wait(PATIENCE) == {signal.SIGTERM: 75, signal.SIGKILL: -9}[number]

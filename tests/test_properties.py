@@ -246,9 +246,8 @@ def stored(path):
 def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densities, call, folder):
     from pyscf.tools import molden
 
-    file = str(densities / f"{name}.h5")
-    natural = ("--to", "molden", "--orbitals", "natural", "--of", of)
-    succeed(call("export", file, *natural, "-o", "x.molden"))
+    natural = ("--to", "molden", "--orbitals", "natural", "--of", of, "-o", "x.molden")
+    succeed(call("export", str(densities / f"{name}.h5"), *natural))
     # PySCF cannot handle a ghost's atomic number 0
     text = (folder / "x.molden").read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
     (folder / "read.molden").write_text(text)

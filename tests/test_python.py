@@ -22,8 +22,6 @@ from dfmp2.options import Keywords, MoleculeKeywords, Options
 from dfmp2.options.methods import method_names
 
 ROOT = Path(__file__).parent.parent
-WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
-SMALL: dict[str, Any] = {"threads": 1, "precision": "fp64"}
 
 
 # --- keywords -------------------------------------------------------------------------------------
@@ -38,9 +36,8 @@ def test_keywords_are_the_fields_of_options() -> None:
             continue
         literals = next((get_args(part) for part in (hints[field.name], *get_args(hints[field.name]))
                          if get_origin(part) is Literal), ())  # fmt: skip
-        allowed = field.metadata["choices"]
         if field.name not in ("backend", "frozen_core", "method"):
-            assert literals == allowed
+            assert literals == field.metadata["choices"]
         kinds = {
             kind
             for kind in (bool, int, float)
@@ -91,16 +88,13 @@ def test_mypy_finds_the_mistakes_of_a_user() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-Call = Callable[[], Any]
-
-
 def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     """Through a run, with a checkpoint, and through ASE; a listener also gets it in Python
     terms."""
     # Angstrom taken for bohr
     far = dfmp2.Molecule(("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1)
 
-    def here(call: Call) -> int:
+    def here(call: Callable[[], Any]) -> int:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             call()
@@ -108,7 +102,7 @@ def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
         assert found.filename == __file__ and 'units="bohr"' in str(found.message)
         return found.lineno
 
-    allowed: dict[str, Any] = {**SMALL, "allow_small_gap": True}
+    allowed: dict[str, Any] = {"threads": 1, "precision": "fp64", "allow_small_gap": True}
     assert here(lambda: dfmp2.run(far, "sto-3g", **allowed)) == inspect.currentframe().f_lineno  # type: ignore[union-attr]
     here(lambda: dfmp2.run(far, "sto-3g", checkpoint=tmp_path / "x.h5", **allowed))
     ase = pytest.importorskip("ase")
@@ -125,12 +119,11 @@ def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
 def test_importing_loads_neither_pyscf_nor_numpy() -> None:
     code = (
         "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; "
-        "print(sorted({'pyscf', 'numpy', 'torch', "
+        "print(sorted({'pyscf', 'numpy', 'torch', 'pandas'} & set(sys.modules)))\n"
+        # In a process of its own, errors are in Python's words; this one has those of commands.
+        "try: dfmp2.Options(basis='sto-3g', scf_max_cycles=-1)\n"
+        "except dfmp2.InputError as error: print(str(error)[:17])"
     )
-    code += "'pandas'} & set(sys.modules)))\n"
-    # In a process of its own, errors are in Python's words; this one has those of the command line.
-    code += "try: dfmp2.Options(basis='sto-3g', scf_max_cycles=-1)\n"
-    code += "except dfmp2.InputError as error: print(str(error)[:17])"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

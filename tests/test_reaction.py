@@ -105,8 +105,7 @@ def test_a_reaction_is_the_same_in_a_file_and_in_options(folder: Path) -> None:
 def test_an_atom_has_its_energy_where_others_have_gradients(separate: bool) -> None:
     """Of the mean field too, where it is asked for, as at the limit of two basis sets."""
     options = Options("6-31g", threads=1)
-    atom = Molecule.from_string("He 0 0 0")
-    found = reactions._gradient(atom, options, separate=separate)
+    found = reactions._gradient(SPECIES["he"], options, separate=separate)
     assert found.gradient is None and found.total_energy < -2.8
     gradient = reactions._gradient(
         Molecule.from_string("H 0 0 0; H 0 0 0.7"), options, separate=separate

@@ -65,9 +65,8 @@ def test_a_hessian_turns_with_the_molecule() -> None:
     turned = replace(wider, coordinates=wider.coordinates @ turn.T + [1.0, -2.0, 0.5])
     # the ends have come apart by 0.2 angstrom, of which the best rotation leaves more than a third
     assert 0.07 < stored.distance(turned) * ANGSTROM_PER_BOHR < 0.2
-    search = replace(stored, at_start=True)
     with recorded_error(InputError):
-        search.turned_to(turned, 0.01)
+        replace(stored, at_start=True).turned_to(turned, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -235,9 +234,10 @@ def test_a_path_reuses_the_hessian_of_another(
     on_springs(monkeypatch, TOP)
     stored = hessian_of(descended.study, "path.h5")
     assert stored.distance(TOP) < 1e-7
-    tight = Search(convergence="gau_verytight", max_steps=9)
     with recorded_error(Unfinished) as caught:
-        reaction_path.reaction_path(TOP, ON_SPRINGS, tight, stored)
+        reaction_path.reaction_path(
+            TOP, ON_SPRINGS, Search(convergence="gau_verytight", max_steps=9), stored
+        )
     stopped = caught.value.study
     assert list(stopped.path)[-1] == list(stopped.runs)[-1] == "forward-minimum-step-001"
     assert list(stopped.runs)[:2] == [reaction_path.TOP, "forward-001"]

@@ -84,8 +84,7 @@ def test_points_that_fail_and_passes_that_disagree(
     no_steps.fails = lambda bond, times: bond == 1.0 or (bond, times) == (1.1, 2)
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.1:3", "--relaxed", *OPTIONS)
-    done = call(*scan)
-    recorded_failure(done, 9)
+    recorded_failure(call(*scan), 9)
     found = read_study("w.scan.h5")
     assert found.table["exit_code"].values == (0.0, 4.0, 0.0)
     assert list(found.runs) == ["forward-001", "backward-003", "backward-001"]
@@ -156,9 +155,9 @@ def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
     step = asked.step("forward", 4, results, "x")
     assert step.start == "forward-004" and step.name == "forward-005" and step.optimised
     results["forward-002"] = SimpleNamespace(total_energy=-4.0, molecule=asked.molecule)
-    assert asked.step("forward", 4, results, "x").start == "forward-002"
-    assert asked.step("backward", 4, results, "x").start == "backward-006"
-    assert asked.step("backward", 1, results, "x").start == ""
+    places = (("forward", 4), ("backward", 4), ("backward", 1))
+    starts = [asked.step(*place, results, "x").start for place in places]
+    assert starts == ["forward-002", "backward-006", ""]
     assert replace(asked, chained=False).step("forward", 4, results, "x").start == ""
 
 
@@ -206,9 +205,8 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path, monkeypatch: pytest.Mo
     energies = np.array(found["map_energy"], dtype=float)
     np.testing.assert_allclose(energies, expected, rtol=0, atol=1e-9)
     i, j = np.unravel_index(np.nanargmin(energies), energies.shape)
-    assert found["lowest_first"] == found["map_first"][i]
-    assert found["lowest_second"] == found["map_second"][j]
-    assert found["lowest_energy"] == energies[i, j]
+    lowest = [found[f"lowest_{name}"] for name in ("first", "second", "energy")]
+    assert lowest == [found["map_first"][i], found["map_second"][j], energies[i, j]]
     assert found["table"]["exit_code"] == [0, 0, 0, 0, 4, 0]
     assert call("show", "w.scan.h5", "--json").json["map_energy"] == found["map_energy"]
     stored = dfmp2.read_study("w.scan.h5")

@@ -229,8 +229,7 @@ def test_bars_of_spin_components_are_as_long_as_their_energies(page, result):
 def test_squares_of_small_pair_energies_have_no_sign() -> None:
     """Red if an energy is positive and large enough to be visible beside the largest."""
     for value, positive in ((0.5, True), (1e-3, True), (1e-9, False), (0.0, False), (-0.5, False)):
-        drawn = _square(0.0, 0.0, 20.0, value, 1.0, "")
-        assert ("positive" in drawn) == positive, value
+        assert ("positive" in _square(0.0, 0.0, 20.0, value, 1.0, "")) == positive, value
 
 
 TETRAHEDRON = [[0, 0, 0], [0, 0, 1], [0, 0.94, -0.33], [0.82, -0.47, -0.33], [-0.82, -0.47, -0.33]]
@@ -243,8 +242,7 @@ def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
     round_one = Molecule(("C", "F", "F", "F", "F"), 5.0 * np.array(TETRAHEDRON))
     for molecule, lowest, highest in ((flat, 169.0, 171.0), (round_one, 171.0, 341.0)):
         box = re.search(r'viewBox="([^"]+)"', draw_molecule(molecule))
-        height = float(box[1].split()[3])
-        assert lowest < height < highest
+        assert lowest < float(box[1].split()[3]) < highest
 
 
 def test_a_page_shows_eight_results_in_full(result):

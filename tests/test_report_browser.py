@@ -248,8 +248,7 @@ def test_the_molecule_is_measured(peroxide):
             f"{field}.value = '{' '.join(str(k + 1) for k in atoms)}'; {field}.dispatchEvent(new "
             "Event('input'))"
         )
-        text = tab.run(f"{said}.textContent")
-        value = float(text.removeprefix(name).removesuffix(unit))
+        value = float(tab.run(f"{said}.textContent").removeprefix(name).removesuffix(unit))
         assert value == pytest.approx(factor * internal_coordinate(PEROXIDE[atoms]), abs=0.006)
     tab.run(f"{field}.value = ''")
     for k in (1, 2):
@@ -270,8 +269,7 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, result):
         "relative_energy": Column((0.0, 0.005 * UNITS["kJ/mol"]), "kJ/mol", ""),
         "mp2_total_energy": Column(totals, "hartree", ""),
     }
-    page = page_of_runs(result, result, kind="scan", table=table)
-    (tmp_path / "two.html").write_text(page)
+    (tmp_path / "two.html").write_text(page_of_runs(result, result, kind="scan", table=table))
     tab.open(tmp_path / "two.html")
     heads = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
     before = column(tab, 2)

@@ -34,6 +34,13 @@ from tests.test_error_budget import budget_of
 NASTY = "</td><script>alert(1)</script>"
 
 
+def elements_of_report(call, *arguments):
+    """The elements of the page that `dfmp2 report` writes."""
+    done = call("report", *arguments, "-o", "r.html")
+    assert done.code == 0, done.err
+    return parse(Path("r.html").read_text(encoding="utf-8"))
+
+
 # --- a study --------------------------------------------------------------------------------------
 
 
@@ -75,8 +82,7 @@ def study(folder, water, radical):
 
 
 def test_a_study_is_shown_with_its_runs(call, study, water):
-    assert call("report", "study.h5", "-o", "r.html").code == 0
-    elements = parse(Path("r.html").read_text(encoding="utf-8"))
+    elements = elements_of_report(call, "study.h5")
     energies = ["total, CP", "-0.0224119246", "Eh", "-14.0637"]
     assert elements.row("total, CP") == energies  # in the summary
     assert [*energies, NASTY] in elements.rows  # over all results
@@ -180,9 +186,7 @@ def batch(folder, water, radical):
 
 @pytest.mark.parametrize("source", ["out", "out/batch.json"])
 def test_every_item_has_its_row(call, batch, water, source):
-    done = call("report", source, "-o", "r.html", "--title", "Night <run>")
-    assert done.code == 0, done.err
-    elements = parse(Path("r.html").read_text(encoding="utf-8"))
+    elements = elements_of_report(call, source, "--title", "Night <run>")
     good = elements.row("h2o", "complete")
     runs = [dfmp2.read(batch / f"{name}.h5") for name in ("h2o", "nh2")]
     spent = sum(run.timings.total for run in runs)
@@ -252,8 +256,7 @@ def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
     monkeypatch.setattr(batch_pages, "MOST_FAILURES", most)
     monkeypatch.setattr(batch_pages, "SUMMARISED", most - 1)
     monkeypatch.setattr(batch_pages, "SLOWEST", most - 2)
-    assert call("report", "out", "-o", "r.html").code == 0
-    elements = parse(Path("r.html").read_text(encoding="utf-8"))
+    elements = elements_of_report(call, "out")
     assert (f"The first {most} of 4 failures are shown below" in elements.text) == said
     links = {value for value in elements.values("href") if value.startswith("#failure-")}
     assert links == {f"#failure-{place}" for place in range(1, most + 1)}
@@ -271,9 +274,7 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
         assert call("run", f"{name}.xyz", *options).code == 0
 
     def page():
-        done = call("report", "out", "-o", "r.html", "--overwrite")
-        assert done.code == 0, done.err
-        return parse(Path("r.html").read_text(encoding="utf-8")).text
+        return elements_of_report(call, "out", "--overwrite").text
 
     assert "All complete items: basis STO-3G, reference auto, relativity none, SCF df" in page()
     assert (
@@ -291,9 +292,7 @@ def test_an_index_that_is_nonsense_is_said_and_not_used(call, batch):
         (batch / "batch.json").unlink() if content is None else (batch / "batch.json").write_text(
             content
         )
-        done = call("report", "out", "-o", "r.html", "--overwrite")
-        assert done.code == 0, done.err
-        elements = parse(Path("r.html").read_text(encoding="utf-8"))
+        elements = elements_of_report(call, "out", "--overwrite")
         assert ("holds no list of items" in elements.text) == (content is not None)
         assert elements.row("cr2", "failed (4)") and "later" not in elements.text
 

@@ -37,10 +37,9 @@ from tests.awkward import (
     spin_energies,
 )
 from tests.conftest import MOLECULES as TEXTS
-from tests.conftest import Heard, run_here, succeed
+from tests.conftest import Heard, run_here, succeed, work_here
 from tests.cuts import cut_small
 from tests.faults import Stopping
-from tests.here import HereSlot
 from tests.sessions import leaves
 from tests.test_disk import set_variant
 from tests.test_energy_shards import HerePool, flags, pooled
@@ -161,11 +160,6 @@ class Case:
             np.savetxt(self.folder / "field.txt", keywords["point_charges"], fmt="%.17g")
             keywords["point_charges"] = "field.txt"
         return keywords
-
-    def keep_workers_here(self) -> None:
-        """As the fixture `call`."""
-        self.patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
-        self.patch.setattr("dfmp2.host.processes._served", ["none is needed"])
 
     def mean_field(self) -> Any:
         """PySCF's own."""
@@ -323,7 +317,7 @@ def energies_of_a_batch(case: Case) -> dict[str, Any]:
 
 
 def in_a_batch_of_python(case: Case) -> Any:
-    case.keep_workers_here()
+    work_here(case.patch)
     found = dfmp2.batch({"x / 2": case.molecule}, output=case.folder / "out", **case.options)
     return found["x / 2"]
 
@@ -338,7 +332,7 @@ def in_a_scan(case: Case, **more: Any) -> Any:
 
 
 def in_a_shared_scan(case: Case, **more: Any) -> Any:
-    case.keep_workers_here()
+    work_here(case.patch)
     return in_a_scan(case, workers=2, chained=False, **more)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -116,8 +117,7 @@ def test_start_density_is_that_of_pyscf(molecule: Molecule, basis: str) -> None:
 
 @pytest.mark.parametrize("name", ["atoms", "mix", "core"])
 def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
-    mole = built(RADICAL, "6-31g")
-    mf = scf.UHF(mole)
+    mf = scf.UHF(built(RADICAL, "6-31g"))
     alpha, beta = (
         float(np.vdot(density, mf.get_ovlp()))
         for density in following.guess_density(name, mf, "uhf")
@@ -260,8 +260,7 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
         expected = theirs.get_jk(mol, density)
     assert len({tuple(matrix.tobytes() for matrix in pair) for pair in found}) == 1
     np.testing.assert_allclose(found[0], expected, atol=1e-11)
-    enough = theirs._is_mem_enough()
-    assert reproducible(theirs)._is_mem_enough() == enough
+    assert theirs._is_mem_enough() == reproducible(theirs)._is_mem_enough()
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -512,11 +511,6 @@ def test_the_lowest_energy_along_a_rotation_is_looked_for_from_45_degrees_down(
 # --- matrices and their counts --------------------------------------------------------------------
 
 
-def small() -> tuple[Any, Any]:
-    mole = mole_of(AWKWARD["methylene"], "6-31g")
-    return mole, df.addons.make_auxmol(mole, "def2-universal-jkfit")
-
-
 def test_a_caller_may_scale_the_exchange_it_was_given() -> None:
     """As PySCF does in place for a hybrid: the next matrices, with rows of the last K, are the
     same."""
@@ -545,11 +539,11 @@ def test_matrices_of_rotations_are_their_sums_and_counted(
     apart that pairs are dropped and clusters reorder the functions."""
     monkeypatch.setattr(response_matrices, "HALF_BYTES", half)
     monkeypatch.setattr(screening, "CLUSTER", 13)
-    mole, auxmole = small()
+    mole = mole_of(AWKWARD["methylene"], "6-31g")
     if apart:
         atoms = f"H 0 0 {apart}; O 0 0 0; H 0 0.9 {apart}; H 0 0.8 0.6; He 0 0 {2 * apart}"
         mole = gto.M(atom=atoms, basis="6-31g", spin=1, verbose=0)
-        auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
+    auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
     n, naux = mole.nao, auxmole.nao
     fitted = JKFitting(mole, auxmole, 3)
     assert fitted.pairs.complete == (not apart)
@@ -591,17 +585,12 @@ def test_matrices_of_rotations_are_their_sums_and_counted(
 def test_the_grid_has_the_workers_of_the_run(
     monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
 ) -> None:
-    share_out, seen = BasisOnGrid.share_out, set[int]()
-
-    def watched(grid: Any, work: Any, threads: int) -> Any:
-        seen.add(threads)
-        return share_out(grid, work, threads)
-
-    monkeypatch.setattr(BasisOnGrid, "share_out", watched)
     monkeypatch.setattr("dfmp2.planning.system.SINGLE_THREADED", 0)
     how = {"grid": "20,50", "threads": 2, "listener": Silent(), **how}
-    dfmp2.run(AWKWARD["borane cation"], "sto-3g", **how)
-    assert seen == {2}
+    own = BasisOnGrid.share_out
+    with patch.object(BasisOnGrid, "share_out", autospec=True, side_effect=own) as watched:
+        dfmp2.run(AWKWARD["borane cation"], "sto-3g", **how)
+    assert {call.args[2] for call in watched.call_args_list} == {2}
 
 
 # --- what is recorded -----------------------------------------------------------------------------

@@ -223,8 +223,7 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
     """Against its products with unit vectors and its own kernels; the energy along a rotation uses
     no kernel."""
     atom, charge, spin, xc = OF_FUNCTIONALS[case]
-    mole = gto.M(atom=atom, basis="sto-3g", charge=charge, spin=spin, verbose=0)
-    mf = dft.KS(mole, xc=xc)
+    mf = dft.KS(gto.M(atom=atom, basis="sto-3g", charge=charge, spin=spin, verbose=0), xc=xc)
     mf.grids.atom_grid = (20, 50)
     mf.run(conv_tol=1e-11)
     expected = hessians(mf)
@@ -292,8 +291,7 @@ def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
         assert found.verdict == "marginal (UHF to UHF)"
         assert abs(found.lowest_eigenvalue) < 6e-4
         return
-    mf = scf.UHF(awkward.mole_of(HYDROXYL)).run(conv_tol=1e-12)
-    lowest = hessians(mf)[UHF][0]
+    lowest = hessians(scf.UHF(awkward.mole_of(HYDROXYL)).run(conv_tol=1e-12))[UHF][0]
     assert abs(lowest[0]) < 1e-5
     assert found.verdict == "stable"
     assert found.lowest_eigenvalue == pytest.approx(lowest[1], abs=2e-4)
@@ -355,8 +353,7 @@ def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
     energies = []
     for angle in (math.pi / 4 * 0.5**k * side for k in range(7) for side in (1, -1)):
         occupied = [(mf.mo_coeff @ expm(by * turn))[:, :nocc] for by in (angle, sign * angle)]
-        densities = np.stack([c @ c.T for c in occupied])
-        energies.append(mf.to_uhf().energy_tot(densities))
+        energies.append(mf.to_uhf().energy_tot(np.stack([c @ c.T for c in occupied])))
     return float(mf.e_tot - min(energies))
 
 
@@ -370,16 +367,16 @@ def test_both_instabilities_of_rhf_are_reported() -> None:
     internal, external = hessians(mf).values()
     lower_rhf = mf.copy()
     lower_rhf.kernel(lower_rhf.make_rdm1(mf.stability()[0], mf.mo_occ))
-    start = mf.stability(external=True)[1]
     lower_uhf = mf.to_uhf()
-    lower_uhf.kernel(lower_uhf.make_rdm1(start, lower_uhf.mo_occ))
+    lower_uhf.kernel(lower_uhf.make_rdm1(mf.stability(external=True)[1], lower_uhf.mo_occ))
 
     result, said = run(molecule, "6-31g", stability="full", scf="conventional")
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
     found = result.reference.stability
     assert found.verdict == "unstable (RHF to UHF and RHF to RHF)"
-    assert found.internal_eigenvalue == pytest.approx(internal[0][0], abs=1e-6)
-    assert found.external_eigenvalue == pytest.approx(external[0][0], abs=1e-6)
+    assert (found.internal_eigenvalue, found.external_eigenvalue) == pytest.approx(
+        (internal[0][0], external[0][0]), abs=1e-6
+    )
     gains = energy_gained(mf, internal[1][:, 0], 1), energy_gained(mf, external[1][:, 0], -1)
     assert (found.internal_gain, found.external_gain) == pytest.approx(gains, rel=7e-4)
     assert 5e-5 < found.internal_gain < mf.e_tot - lower_rhf.e_tot

@@ -24,12 +24,10 @@ from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import read_study
 from tests.awkward import read
 from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
-from tests.faults import EACH, Stopping, numbers
+from tests.faults import EACH, INPUTS, Stopping, numbers, start
 from tests.recorded import recorded_failure
 from tests.springs import on_springs, springs
-from tests.test_signals import start
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 BASIS = ("--basis", "sto-3g", "--threads", "1")
 SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", *BASIS)
 LINE = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS)
@@ -80,16 +78,14 @@ def test_an_scf_that_starts_from_another_run_begins_there_again(
 def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
     """Of another point and of `dfmp2 run`: named, and nothing is touched."""
     assert call(*SCAN, "--output", "x.h5").code == 75 and not (folder / "x.h5").exists()
-    other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
-    recorded_failure(other, 3)
+    other = (*SCAN[:-1], "2", "--output", "x.h5", "--resume")
+    recorded_failure(call(*other), 3)
     while not (folder / "x.h5").exists():
         assert call(*SCAN, "--output", "x.h5", "--resume").code == 75
     before = listing(folder)
-    other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
-    recorded_failure(other, 3)
+    recorded_failure(call(*other), 3)
     assert call("run", "h2o.xyz", *BASIS, "--output", "z.h5").code == 75
-    study = call(*SCAN, "--output", "z.h5", "--resume")
-    recorded_failure(study, 3)
+    recorded_failure(call(*SCAN, "--output", "z.h5", "--resume"), 3)
     assert {name: value for name, value in listing(folder).items() if name in before} == before
 
 
@@ -103,14 +99,13 @@ def test_the_same_command_goes_on(call: Runner, folder: Path) -> None:
         assert stopped.code == 75 and stopped.out == "" and not list(folder.glob(".*"))
         assert ("finished runs are in x.h5" in stopped.message) == (folder / "x.h5").exists()
     before = listing(folder)
-    kind = call("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--output", "x.h5")
-    recorded_failure(kind, 3)
+    recorded_failure(call("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--output", "x.h5"), 3)
     other = (*SCAN[:-1], "2", "--output", "x.h5")
     recorded_failure(call(*other), 3)
     assert listing(folder) == before
     done = finished_from_here(call, *command)
-    found = read_study("x.h5")
-    assert found.complete and "other products" not in done.err and done.went_on
+    assert read_study("x.h5").complete
+    assert "other products" not in done.err and done.went_on
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
     recorded_failure(call(*command), 3)
     other = (*other, "--overwrite")
@@ -204,7 +199,7 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         "--output",
         "x.h5",
     )
-    with start(*command, cwd=folder) as process:
+    with start(folder, *command) as process:
         wait_for(process, "[2/2]")
         wait_for(process, "  SCF   3 ")
         process.send_signal(signal.SIGINT)

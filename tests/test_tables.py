@@ -526,8 +526,7 @@ def plans() -> Iterator[str]:
         for budget in (10**12, 4 * 10**8, 2 * 10**8, 0):
             plan = memory.memory_plan(work, limits, 3, program=10**8, budget=budget)
             if work.task != "energy":
-                needed = gradient_memory(work, plan, 9, 3)
-                plan = dataclasses.replace(plan, gradient=needed)
+                plan = dataclasses.replace(plan, gradient=gradient_memory(work, plan, 9, 3))
             moved = time.traffic(work, plan, limits)
             yield f"{name}, {budget:.0e}: {fields(memory.without_pairs(plan, work))}"
             yield f"{name}, {budget:.0e}: {fields(plan)}"

@@ -111,10 +111,9 @@ def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
     tiles = tiling.triangle(70, card.limits, 45)
     assert [tile[:2] for tile in sorted(tiles)] == [(0, 35), (0, 35), (35, 70)]
     assert order == ["begin", "begin", "fetch", "begin", "fetch", "fetch"]
-    assert card.transfers.uploads == 3
-    assert card.transfers.downloads == len(tiles)
-    assert card.transfers.downloaded == 16 * 3 * 35**2
-    assert card.transfers.uploaded == 8 * (70 + 5) + space[0].nbytes
+    moved = card.transfers
+    assert (moved.uploads, moved.uploaded) == (3, 8 * (70 + 5) + space[0].nbytes)
+    assert (moved.downloads, moved.downloaded) == (len(tiles), 16 * 3 * 35**2)
 
 
 # --- the fused kernel -----------------------------------------------------------------------------
@@ -184,8 +183,7 @@ def test_a_card_computes_what_the_host_does(sizes, total, kappa, kernel_in_numpy
 
 def tf32(values):
     """Round as tensor cores round a float32: to 10 bits of fraction."""
-    bits = values.view(torch.int32)
-    return ((bits + (1 << 12)) & -(1 << 13)).view(torch.float32)
+    return ((values.view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32)
 
 
 def test_both_halves_of_a_float32_are_tf32_to_21_bits():
@@ -227,8 +225,7 @@ ROOM, NAUX = 66, 100  # occupied orbitals on the card, of 10 or 6 along the edge
 
 def small(rows, size, **how):
     """A card with room for `rows` occupied orbitals of B."""
-    card = backend(Card("a small card", (9, 0), 1 << 20, 0))
-    products = 3 * 8 * card.limits.tile_elements
+    products = 3 * 8 * backend(Card("a small card", (9, 0), 1 << 20, 0)).limits.tile_elements
     return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size), **how)
 
 

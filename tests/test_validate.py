@@ -25,6 +25,7 @@ from dfmp2.progress import Silent
 from dfmp2.validation import entries, validate
 from dfmp2.validation.entries import SyntheticSizes
 from dfmp2.validation.validate import Session
+from tests.conftest import succeed
 from tests.recorded import recorded_error
 
 DATA = Path(__file__).parent / "data"
@@ -120,9 +121,8 @@ def test_synthetic_integrals_are_those_of_the_recipe(monkeypatch):
 
 @pytest.mark.parametrize(("precision", "chosen"), [("fp64", QUICK), ("mixed", MIXED)])
 def test_quick_entries_pass(call, precision, chosen):
-    done = call("validate", *only(*chosen), "--backend", "cpu", "--precision", precision, "--json")
-    assert done.code == 0, done.err
-    payload = done.json
+    how = ("--backend", "cpu", "--precision", precision, "--json")
+    payload = succeed(call("validate", *only(*chosen), *how)).json
     assert {row["id"] for row in payload["entries"]} >= set(chosen)
     assert payload["summary"]["failed"] == payload["summary"]["skipped"] == 0
     for row in payload["entries"]:
@@ -188,18 +188,9 @@ def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("psi4") is None, reason="psi4 is not installed")
 def test_against_psi4_recomputes(call):
-    done = call(
-        "validate",
-        "--only",
-        "psi4-dfmp2-5-li-uhf-fc",
-        "--against",
-        "psi4,pyscf",
-        "--backend",
-        "cpu",
-        "--json",
-    )
-    assert done.code == 0, done.err
-    assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
+    against = ("--against", "psi4,pyscf", "--backend", "cpu", "--json")
+    found = succeed(call("validate", *only("psi4-dfmp2-5-li-uhf-fc"), *against)).json["entries"]
+    assert {row["program"].split()[0] for row in found} == {"Psi4", "PySCF"}
 
 
 def test_entries_that_need_a_missing_package_are_skipped(call, monkeypatch):
@@ -269,8 +260,7 @@ def test_everything_passes(call, table, backend, precision):
 
 @pytest.mark.parametrize(("backend", "precision"), [("cpu", "mixed"), ("torch", "auto")])
 def test_methods_without_pairs_run_on_the_host_in_float64_whatever_is_asked(backend, precision):
-    session = Session(backend, precision)
-    found = session.calculate(BY_ID["ferric-rpa-h2o"].calculations[0])
+    found = Session(backend, precision).calculate(BY_ID["ferric-rpa-h2o"].calculations[0])
     assert found.values["rpa_correlation_energy"] == pytest.approx(
         BY_ID["ferric-rpa-h2o"].quantities[0].value, abs=1e-6
     )
