@@ -21,6 +21,7 @@ LANES += [
     if row.name.startswith("nki") and row.probe() is None
 ]
 TOLERANCE = {"float64": 1e-12, "float32": 3e-6}
+pytestmark = pytest.mark.filterwarnings("error:The given NumPy array is not writable")
 
 
 @pytest.fixture(params=LANES, ids="-".join)
@@ -30,7 +31,10 @@ def lane(request):
 
 
 def numbers(dtype, *shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+    """An array that may not be written to."""
+    array = np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+    array.flags.writeable = False
+    return array
 
 
 def check(found, expected):
@@ -115,7 +119,7 @@ def test_batches_symmetric_products_and_triangles(lane):
 
 def test_tensors_of_pytorch_come_back_as_such(lane):
     backend, dtype = lane
-    a, b = torch.from_numpy(numbers(dtype, 30, 20)), torch.from_numpy(numbers(dtype, 20, 10))
+    a, b = torch.tensor(numbers(dtype, 30, 20)), torch.tensor(numbers(dtype, 20, 10))
     there = dt.gemm(dt.to_device(a, backend=backend), b)
     for found in (
         dt.gemm(a, b, backend=backend),
