@@ -176,7 +176,9 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     assert "resource_tracker" not in running.stderr.read()
     after = results(folder / "out")
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
-    assert not list((folder / "out").glob(".*")) and not list((folder / "tmp").iterdir())
+    assert not list((folder / "out").glob(".*"))
+    # A killed parent cannot remove the folder of its sockets, which multiprocessing makes
+    assert {path.name[:5] for path in (folder / "tmp").iterdir()} <= {"pymp-"}
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

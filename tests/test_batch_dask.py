@@ -233,6 +233,23 @@ def test_calls_are_asked_to_stop_and_none_goes_to_a_scheduler_that_is_gone(
     assert not slot.ready
 
 
+def test_a_worker_that_joins_takes_the_place_of_one_that_left(
+    pool: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Of two workers that leave, one is computing: its place is kept until its call is lost."""
+    there = ["tcp://1", "tcp://2"]
+    cluster = dask.DaskPool(ADDRESS, tmp_path, WorkerShare(0, 0))
+    cluster.client = pool.client
+    cluster.client.scheduler = SimpleNamespace(identity=None)
+    cluster.client.sync = lambda *_, **__: {"workers": dict.fromkeys(there, pool.workers[ADDRESS])}
+    cluster.grow(2)
+    cluster.slots[0].future = Future()
+    there[:] = ["tcp://3", "tcp://4"]
+    cluster._looked = -dask.LOOK_EVERY
+    cluster._look()
+    assert [slot.address for slot in cluster.slots] == ["tcp://1", "tcp://3"]
+
+
 def test_a_call_runs_in_the_process_that_was_meant(
     pool: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,12 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     assert len(elements.values("aria-label")) >= elements.tags.count("svg")
 
 
+def test_every_set_of_functions_is_told_by_its_hash(page, result):
+    text = parse(page).text
+    for functions in (result.orbital_basis, result.scf_fitting, result.mp2_fitting):
+        assert all(element.sha256 in text for element in functions.elements.values())
+
+
 def with_texts(result, text):
     """The same result with one text everywhere."""
     names = {f.name for f in fields(result.provenance)} - {"threads", "backend_details"}
@@ -208,6 +214,16 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
     sides = [float(side) for side in re.findall(r'<rect class="l.*? width="([\d.]+)"', svg)]
     expected = [18.5 * part for part in (1, 0.7875, 0.575, 0.3625, 0.15)]
     assert sides[-5:] == pytest.approx(expected, abs=0.01)
+
+
+def test_bars_of_spin_components_are_as_long_as_their_energies(page, result):
+    """Opposite spin before same spin: of MP2, SCS-MP2 and SOS-MP2."""
+    same, opposite = result.components
+    bars = re.findall(r'width="([^"]+)" height="18" rx="2" class="(bar2?)"', page)[:6]
+    lengths = [float(length) for length, _ in bars]
+    energies = [opposite, same, 1.2 * opposite, same / 3, 1.3 * opposite]
+    assert [kind for _, kind in bars] == 3 * ["bar", "bar2"]
+    assert lengths[:5] == pytest.approx([lengths[0] * e / opposite for e in energies], abs=0.01)
 
 
 def test_squares_of_small_pair_energies_have_no_sign() -> None:

@@ -204,9 +204,8 @@ def test_every_item_has_its_row(call, batch, water, source):
         "../../etc/passwd": "pending",
         "<script>alert(1)</script>": "running",
     }
-    assert (
-        "the SCF did not converge: try <b>more</b>" in elements.text and "<i>x</i>" in elements.text
-    )
+    message = "the SCF did not converge: try <b>more</b>"
+    assert ["cr2", message] in elements.rows and "<i>x</i>" in elements.text
     assert "SCF did not converge" in elements.row("4")[1]
     assert "h2o has a result and an error file: the result counts" in elements.text
     assert "frozen-core: none (1, e.g. h2o), 1 (1," in elements.text
