@@ -90,4 +90,4 @@ def test_place(
     assert calculated(tmp_path / "x.h5") == expected
     assert "dfmp2 finished" in (tmp_path / "l.txt").read_text(encoding="utf-8")
     shown = succeed(run_command("show", "x.h5", cwd=tmp_path, env=variables))
-    assert NAME.removesuffix(".xyz") in shown.out and energy in shown.out
+    assert energy in shown.out
