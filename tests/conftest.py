@@ -168,11 +168,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-from dfmp2.host.resources import exclude_existing  # noqa: E402
+from dfmp2.cli.main import main  # noqa: E402
+from dfmp2.host.resources import exclude_existing, usable_cores  # noqa: E402
 from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
 # Modules that run a command, or need nki or QCEngine.
 NOT_LOADED = ("dfmp2.__main__", "dfmp2.trainium.kernels.", "dfmp2.interop.qcengine")
+ROOT = Path(__file__).parent.parent
+INPUTS = ROOT / "inputs"
 COMMAND = Path(sys.executable).with_name("dfmp2")
 # s for steps that take a few seconds on an idle machine: it ends a test that would hang, and is no
 # measure of speed.
@@ -357,7 +360,6 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 def write_rates() -> None:
     """Store rates of this host in the present cache, so that a plan does not measure them (17 s)."""
-    from dfmp2.host.resources import usable_cores
     from dfmp2.planning import rates
 
     for backend in ("cpu", "torch", "nki-interpreter"):
@@ -478,8 +480,6 @@ def call(
 ) -> Iterator[Runner]:
     """The same command line in this process, including its workers: no start-up time, and parts can
     be replaced."""
-    from dfmp2.cli.main import main
-
     # A fork server, if any, does not serve later tests
     monkeypatch.setattr("dfmp2.host.processes._served", [])
     if "workers" not in request.fixturenames:
@@ -508,8 +508,6 @@ def work_here(patch: pytest.MonkeyPatch) -> None:
 
 def run_here(*arguments: str, cwd: Path) -> Finished:
     """As `call`, for fixtures that several tests share."""
-    from dfmp2.cli.main import main
-
     out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         work_here(patch)

@@ -24,7 +24,6 @@ from tests.conftest import COMMAND
 if TYPE_CHECKING:
     from tests.conftest import Finished, Runner
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point
 # Datasets that may differ between two runs of the same calculation; `mol` contains PySCF's memory
 # limit.

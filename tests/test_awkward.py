@@ -378,10 +378,12 @@ def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
     answer = qcschema.answer(request, replace(result, polarizability=SOUND))
     assert answer["return_result"]["polarizability"] == SOUND.relaxed.tolist()
     properties = result.properties
-    assert answer["properties"]["mp2_dipole_moment"] == properties.relaxed_dipole.tolist()
-    assert answer["properties"]["scf_dipole_moment"] == properties.scf_dipole.tolist()
-    quadrupole = properties.quadrupole[0].ravel().tolist()
-    assert answer["properties"]["scf_quadrupole_moment"] == quadrupole
+    moments = {
+        "mp2_dipole_moment": properties.relaxed_dipole.tolist(),
+        "scf_dipole_moment": properties.scf_dipole.tolist(),
+        "scf_quadrupole_moment": properties.quadrupole[0].ravel().tolist(),
+    }
+    assert {name: answer["properties"][name] for name in moments} == moments
     assert np.abs(properties.relaxed_dipole - properties.scf_dipole).max() > 0.001
     theirs = mean_field(result.molecule, scf.UHF, fitted=False, basis="sto-3g")
     dipole = theirs.dip_moment(unit="au", verbose=0)

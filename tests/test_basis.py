@@ -60,11 +60,6 @@ def make_mole(atoms: Any, basis: BasisSet) -> Any:
     )
 
 
-@pytest.fixture
-def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -127,19 +122,18 @@ def test_same_functions_and_core_potentials_as_pyscf_loads_by_name(
 
 
 @pytest.mark.slow
-def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> None:
+def test_no_set_leaves_core_electrons_without_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every element in PySCF's files has a potential, is rejected, or has an s function as sharp as
     its 1s orbital.
 
     STO-3G, the softest all-electron set, has exponents from 1.59 Z^2; valence sets without their
     potential are below.
     """
+    monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
     with shielded():
-        from dfmp2.molecule.basis_library import find_element
-
         for key in basis_library.pyscf_index():
             for number, symbol in [(29, "Cu"), (53, "I")]:
-                element = find_element(key, symbol) if kind(key) is None else None
+                element = basis_library.find_element(key, symbol) if kind(key) is None else None
                 if element is not None and element.ecp is None:
                     sharpest = max(
                         row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:]
@@ -272,8 +266,7 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
     orbital, fitting = pair(role, symbol, basis)
     mole = make_mole(symbol, BasisSet("orbital", basis, {symbol: orbital}))
     auxmole = make_mole(symbol, BasisSet(role, basis, {symbol: fitting}))
-    mf = AtomSphAverageRHF(mole)
-    mf.kernel()
+    mf = AtomSphAverageRHF(mole).run()
     occupied, weights = mf.mo_coeff[:, mf.mo_occ > 0], mf.mo_occ[mf.mo_occ > 0] / 2
     empty, energies = mf.mo_coeff[:, mf.mo_occ == 0], mf.mo_energy
     gaps = np.maximum(energies[mf.mo_occ == 0] - energies[mf.mo_occ > 0][:, None], LEAST_GAP)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,11 +35,12 @@ LONG = 16  # waters, which take some ten seconds
 class Cluster:
     """A scheduler and its workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int) -> None:
         self.file, self._folder = folder / "scheduler.json", folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
         wait_until(self.file.exists)
+        self.add(workers)
 
     def add(self, count: int) -> None:
         """Start workers, without nannies so that a dead one stays dead."""
@@ -68,21 +70,15 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One worker, for tests that do not change it."""
-    yield from started(tmp_path_factory.mktemp("cluster"), 1)
+    with closing(Cluster(tmp_path_factory.mktemp("cluster"), 1)) as made:
+        yield made
 
 
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers and a scheduler that a test may kill."""
-    yield from started(tmp_path_factory.mktemp("mortal"), 2)
-
-
-def started(folder: Path, workers: int) -> Iterator[Cluster]:
-    """A cluster, until the tests that need it are over."""
-    made = Cluster(folder)
-    made.add(workers)
-    yield made
-    made.close()
+    with closing(Cluster(tmp_path_factory.mktemp("mortal"), 2)) as made:
+        yield made
 
 
 def test_items_are_those_of_this_host_and_a_bad_one_fails_alone(
@@ -209,10 +205,9 @@ def test_a_worker_that_is_lost_takes_its_call_with_it(
 
 
 def test_an_error_of_a_call_is_its_own(pool: SimpleNamespace) -> None:
-    with recorded_error(InputError):
-        ended(pool, InputError("no such basis"))
-    with recorded_error(InputError):
-        ended(pool, ImportError("No module"))
+    for error in (InputError("no such basis"), ImportError("No module")):
+        with recorded_error(InputError):
+            ended(pool, error)
     with recorded_error(Died) as fault:
         ended(pool, ValueError("planted"))
     assert fault.value.exit_code == 1 and fault.value.share is None

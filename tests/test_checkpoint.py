@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from dfmp2.backends.base import PairTerms, Tile
 from dfmp2.errors import Interrupted
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import parse_xyz, read_xyz
+from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import FREE, PROCESSOR, fingerprint
@@ -27,13 +28,12 @@ from dfmp2.output.state import decode, encode
 from dfmp2.scf import ladder
 from dfmp2.scf.reference import StartOrbitals
 from tests.awkward import CHARGES, MOLECULES
-from tests.conftest import Heard
+from tests.conftest import INPUTS, Heard
 from tests.faults import Saved, Stopping, close, numbers, recorded
 from tests.recorded import recorded_error
 from tests.test_cli_options import GIVEN
 from tests.test_disk import set_variant
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 SMALL = Options(basis="sto-3g", threads=1, backend="cpu")
 Bits = dict[str, bytes]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -261,28 +261,17 @@ def test_b_is_told_before_the_state_that_refers_to_it_is_saved(
     assert told == [False, True]
 
 
-def test_orbitals_of_every_iteration_are_saved_with_their_spins(states: Any) -> None:
+@pytest.mark.parametrize("kind", ["uhf", "rohf"])
+def test_orbitals_of_every_iteration_are_saved_with_their_spins(kind: str, tmp_path: Path) -> None:
     """The last ones are nearly those of the converged SCF."""
-    _, passed = states["nh2"]
-    within = [state.orbitals for state in passed if state.reference is None]
-    reference = passed[-1].reference
-    assert len(within) == reference.cycles
-    np.testing.assert_allclose(density_of(within[-1]), density_of(reference), atol=1e-4)
-
-
-def test_orbitals_of_rohf_are_told_for_both_spins() -> None:
-    """The last ones are nearly those of the converged SCF."""
-    told: list[Any] = []
-
-    class Iterations(Checkpoint):
-        def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
-            told.append(SimpleNamespace(mo_coeff=mo_coeff, mo_occ=mo_occ))
-
-    options = Options(basis="sto-3g", threads=1, reference="rohf", stability="off")
     molecule = read_xyz(INPUTS / "nh2.xyz").molecule
-    reference = energy.mp2_energy(molecule, options, checkpoint=Iterations()).reference
-    assert len(told) == reference.cycles
-    np.testing.assert_allclose(density_of(told[-1]), density_of(reference), atol=1e-4)
+    options = replace(SMALL, reference=kind)
+    with recorded() as passed:
+        kept = FileCheckpoint(tmp_path / "x.h5")
+        result = energy.mp2_energy(molecule, options, checkpoint=kept)
+    within = [state.orbitals for state in passed if state.reference is None]
+    assert len(within) == result.reference.cycles
+    np.testing.assert_allclose(density_of(within[-1]), density_of(result.reference), atol=1e-4)
 
 
 def density_of(orbitals: Any) -> Any:
@@ -293,24 +282,22 @@ def density_of(orbitals: Any) -> Any:
 # --- which run it belongs to ----------------------------------------------------------------------
 
 
-class Asked(Checkpoint):
-    """Stops a run as soon as it says what it is."""
-
-    def begin(self, identity: Any, listener: Any, orbital_bytes: int = 0) -> None:
-        self.identity = identity
-        raise Interrupted("asked")
-
-
-def test_a_checkpoint_is_of_everything_that_its_numbers_depend_on() -> None:
+def test_a_checkpoint_is_of_everything_that_its_numbers_depend_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every option but those that change neither orbitals nor pair energies, and the whole input;
     no two of these are alike."""
-    asked, first = Asked(), MOLECULES["methylene"]
+    first = MOLECULES["methylene"]
+    begin = Mock(side_effect=Interrupted("asked"))  # stops a run as soon as it says what it is
+    monkeypatch.setattr(Checkpoint, "begin", begin)
 
     def identity(molecule: Molecule, start: StartOrbitals | None = None, **given: Any) -> str:
         options = Options(**{"basis": "6-31g", "threads": 1, "allow_poor_fit": True, **given})
         with pytest.raises(Interrupted, match="asked"):
-            energy.mp2_energy(molecule, options, checkpoint=asked, start=start, listener=Heard())
-        return repr(sorted(asked.identity.items()))
+            energy.mp2_energy(
+                molecule, options, checkpoint=Checkpoint(), start=start, listener=Heard()
+            )
+        return repr(sorted(begin.call_args.args[0].items()))
 
     plain = identity(first)
     changes: list[dict[str, Any]] = [
@@ -369,20 +356,14 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     assert f"({here} and Zen9 (NumPy), AVX1024 there, {here} here)" in warning
 
 
-def molecule(text: str) -> Molecule:
-    return parse_xyz(
-        f"2\n\n{text}\n", file="a.xyz", units="angstrom", charge=None, multiplicity=None
-    ).molecule
-
-
 def test_what_makes_two_runs_the_same() -> None:
     """One function decides for results, studies and batches."""
-    first = molecule("He 0 0 0\nHe 0 0 3")
+    first = Molecule.from_string("He 0 0 0; He 0 0 3")
     asked = fingerprint(first, SMALL)
     others = [
-        (molecule("He 0 0 0\n@He 0 0 3"), SMALL, ""),
-        (molecule("@He 0 0 0\nHe 0 0 3"), SMALL, ""),
-        (molecule("He 0 0 0\nHe 0 0 3.0000001"), SMALL, ""),
+        (Molecule.from_string("He 0 0 0; @He 0 0 3"), SMALL, ""),
+        (Molecule.from_string("@He 0 0 0; He 0 0 3"), SMALL, ""),
+        (Molecule.from_string("He 0 0 0; He 0 0 3.0000001"), SMALL, ""),
         (first.with_state(2, 1), SMALL, ""),
         (first.with_state(0, 3), SMALL, ""),
         (first.in_field(np.array([[0.0, 0.0, 9.0, 0.5]])), SMALL, ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,13 @@ def test_deleted_working_directory(folder: Path) -> None:
 @contextmanager
 def as_nobody() -> Iterator[None]:
     """Run as user nobody, since root is allowed everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
     try:
         yield
     finally:
-        os.seteuid(0)
+        os.seteuid(own)
 
 
 def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,28 +122,17 @@ def test_failed_check_exits_8_and_keeps_the_result(
         assert (folder / "h2o.dfmp2.h5").is_file()
 
 
-@pytest.fixture
-def raise_in_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
-    """A function that makes `dfmp2 run` raise an error when it begins to compute."""
-
-    def raise_error(error: Exception) -> None:
-        monkeypatch.setattr("dfmp2.interop.python.run_options", Mock(side_effect=error))
-
-    return raise_error
-
-
-def test_a_machine_that_refuses_memory(
-    call: Runner, raise_in_run: Callable[[Exception], None]
-) -> None:
-    raise_in_run(MemoryError())
+def test_a_machine_that_refuses_memory(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfmp2.interop.python.run_options", Mock(side_effect=MemoryError()))
     done = call("run", H2, *STO3G)
     assert done.code == 7 and "the machine refused to give more memory" in done.message
 
 
 def test_a_fault_of_the_program_is_not_hidden(
-    call: Runner, raise_in_run: Callable[[Exception], None]
+    call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raise_in_run(RuntimeError("a bug"))
+    fault = Mock(side_effect=RuntimeError("a bug"))
+    monkeypatch.setattr("dfmp2.interop.python.run_options", fault)
     with pytest.raises(RuntimeError, match="a bug"):
         call("run", H2, *STO3G)
 

@@ -3,7 +3,7 @@ other commands."""
 
 from __future__ import annotations
 
-import subprocess
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -19,7 +19,7 @@ from dfmp2.host.resources import cores
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.mp2 import energy
 from dfmp2.options import Options
-from tests.conftest import COMMAND, Runner, succeed
+from tests.conftest import COMMAND, Runner, run_command, succeed
 
 STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
 
@@ -170,20 +170,8 @@ def test_the_module_is_the_command(dfmp2: Runner) -> None:
 # --- what is loaded, and how fast -----------------------------------------------------------------
 
 
-def imported(*arguments: str, cwd: Path) -> set[str]:
-    """Top-level modules a command imports."""
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return {line.split("|")[2].strip().split(".")[0] for line in lines}
-
-
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"numpy", "scipy", "pyscf", "torch", "h5py"}
-    loaded = imported(str(COMMAND), "--help", cwd=tmp_path)
-    assert "click" in loaded and not loaded & heavy
+    program = (sys.executable, "-X", "importtime", str(COMMAND))
+    done = succeed(run_command("--help", cwd=tmp_path, program=program))
+    loaded = set(re.findall(r"^import time:.*\| +(\w+)", done.err, re.MULTILINE))
+    assert "click" in loaded and not loaded & {"numpy", "scipy", "pyscf", "torch", "h5py"}

@@ -43,10 +43,19 @@ from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import compare, formulas, psi4
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input, run_psi4
-from tests.conftest import COMMAND, PATIENCE, Heard, Runner, Stored, succeed, wait_until
+from tests.conftest import (
+    COMMAND,
+    INPUTS,
+    PATIENCE,
+    ROOT,
+    Heard,
+    Runner,
+    Stored,
+    succeed,
+    wait_until,
+)
 from tests.recorded import recorded_error, recorded_failure, recorded_texts
 
-ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data" / "psi4"
 WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
 SAME, OPPOSITE = "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"
@@ -128,7 +137,7 @@ def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
     program = (
         "import dfmp2; from dfmp2.host import resources; from dfmp2.progress import Listener\n"
         "from dfmp2.mp2 import check as exact; from dfmp2.validation import compare\n"
-        f"r = dfmp2.run({str(ROOT / 'inputs' / 'nh3.xyz')!r}, 'aug-cc-pvtz', stability='off')\n"
+        f"r = dfmp2.run({str(INPUTS / 'nh3.xyz')!r}, 'aug-cc-pvtz', stability='off')\n"
         "resources.return_memory(); resources.restart_peak(); before = "
         "resources.resident_memory()\ncompare.recompute_exact(r, 1e-3, 1, Listener())\n"
         "print(before + compare.LOADED + exact.required_bytes(r.sizes, 1, r.sizes.nao))\n"
@@ -479,7 +488,7 @@ RECORDED = (-55.5670750200435464, -0.0319039122076434, -0.1114970638772585)
 @pytest.fixture(scope="module")
 def radical_result() -> MP2Result:
     return dfmp2.run(
-        ROOT / "inputs" / "nh2.xyz", "cc-pvdz", frozen_core="1", precision="fp64", stability="off"
+        INPUTS / "nh2.xyz", "cc-pvdz", frozen_core="1", precision="fp64", stability="off"
     )
 
 
@@ -765,9 +774,6 @@ def running(pid: str) -> bool:
 # --- Psi4 itself ---
 
 
-needs_psi4 = pytest.mark.skipif(find_psi4() is None, reason="psi4 is not on PATH")
-
-
 AMIDOGEN_ANGSTROM = "N 0 0 -0.0772; H 0 -0.7997 0.5364; H 0 0.7997 0.5364"
 REAL = {
     "h2o": (WATER, "cc-pvdz", {}),
@@ -798,7 +804,7 @@ REAL = {
 }
 
 
-@needs_psi4
+@pytest.mark.skipif(find_psi4() is None, reason="psi4 is not on PATH")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_psi4_agrees(name):

@@ -16,7 +16,7 @@ from dfmp2.mp2.properties import Polarizability
 from dfmp2.output.dataset import make_record, write_dataset
 from dfmp2.output.hdf5 import write
 from dfmp2.output.json import numbers_of
-from tests.conftest import MOLECULES, run_here, succeed
+from tests.conftest import run_here, succeed, write_molecules
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
 NAMES = ("nh2", "Wässer", "oh", "copy")
@@ -41,17 +41,11 @@ name = "copy"
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory) -> Path:
     """Gradients of a radical, water twice, and an anion; the folder of their manifest."""
-    folder = tmp_path_factory.mktemp("dataset")
-    for name, text in MOLECULES.items():
-        (folder / f"{name}.xyz").write_text(text)
+    folder = write_molecules(tmp_path_factory.mktemp("dataset"))
     (folder / "oh.xyz").write_text("2\ncharge=-1\nO 0.1 0.2 0.3\nH 0.4 -0.5 0.9\n")
     (folder / "m.toml").write_text(HEAD + ITEMS)
     succeed(run_here("batch", "run", "m.toml", cwd=folder))
     return folder
-
-
-def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
-    return {name: dfmp2.read(folder / "out" / f"{name}.h5") for name in NAMES}
 
 
 ENERGIES = {  # of a record -> of a result
@@ -181,7 +175,8 @@ def test_columns_of_the_table_of_a_batch(ending, workers, batch, call, monkeypat
         with h5py.File(target) as handle:
             columns = {name: item[()].tolist() for name, item in handle["batch"].items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    for row, result in zip(rows, results(batch).values(), strict=True):
+    for row, name in zip(rows, NAMES, strict=True):
+        result = dfmp2.read(batch / "out" / f"{name}.h5")
         numbers = {
             "charge": result.molecule.charge,
             "multiplicity": result.molecule.multiplicity,

@@ -36,6 +36,7 @@ from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import (
     COMMAND,
+    INPUTS,
     PATIENCE,
     Heard,
     Runner,
@@ -45,17 +46,6 @@ from tests.conftest import (
 )
 from tests.recorded import recorded_error
 
-INPUTS = Path(__file__).parent.parent / "inputs"
-DISK_RUN = (
-    "run",
-    str(INPUTS / "water-8.xyz"),
-    "--basis",
-    "cc-pvdz",
-    "--memory",
-    "220MB",
-    "--threads",
-    "1",
-)
 DEAD = 2**22 - 1  # above the largest process id of Linux by default
 EXACT = {"precision": "fp64", "threads": 1}
 SLOW = pytest.mark.slow
@@ -508,7 +498,8 @@ def test_disk_full_in_the_middle(call: Runner, root: Path, folder: Path) -> None
 def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
     """A run that has created its scratch folder and is in the SCF."""
     process = subprocess.Popen(
-        [COMMAND, *DISK_RUN, "--scratch", root],
+        f"{COMMAND} run {INPUTS}/water-8.xyz --basis cc-pvdz --memory 220MB --threads 1".split()
+        + ["--scratch", str(root)],
         cwd=cwd,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

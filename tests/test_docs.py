@@ -31,9 +31,8 @@ from dfmp2.cli.main import COMMANDS
 from dfmp2.double_hybrids import table
 from dfmp2.validation.entries import load_entries
 from scripts.long_tables import LONGEST, cells
-from tests.conftest import COMMAND
+from tests.conftest import COMMAND, ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_EXECUTED = {  # page: what its tagged blocks need
     "README.md": {"network"},
@@ -110,11 +109,10 @@ def blocks_of(page: Path) -> list[Block]:
 
 def pages(*, slow: bool) -> list[Path]:
     """Pages with something to execute; with `slow` those that have slow blocks."""
-    wanted = [[b for b in blocks_of(page) if b.language in EXECUTED] for page in PAGES]
     return [
-        p
-        for p, blocks in zip(PAGES, wanted, strict=True)
-        if any((b.tag == "slow") is slow for b in blocks)
+        page
+        for page in PAGES
+        if any(b.language in EXECUTED and (b.tag == "slow") is slow for b in blocks_of(page))
     ]
 
 

@@ -3,8 +3,6 @@ of each trap are the sessions `doctor` and `doctor-traps`."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +10,6 @@ import pytest
 
 from dfmp2.validation import doctor
 from tests.conftest import Runner, listing, run_command, succeed
-
-ROOT = Path(__file__).parent.parent
-
 
 # The command without PyTorch: importing it takes longer than everything else together.
 WITHOUT_TORCH = (
@@ -75,11 +70,9 @@ def test_exit_code_is_that_of_the_run(folder: Path):
 
 def test_a_folder_that_is_gone(tmp_path: Path):
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@" doctor --json'
-    arguments = ["sh", "-c", script, "sh", *WITHOUT_TORCH]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 7, done.stderr
-    assert "Traceback" not in done.stderr
-    found = json.loads(done.stdout)
-    assert (found["works"], found["exit_code"]) == (False, 7)
-    statuses = {check["name"]: check["status"] for check in found["checks"]}
+    program = ("sh", "-c", script, "sh", *WITHOUT_TORCH)
+    done = run_command(cwd=tmp_path, program=program)
+    assert done.code == 7 and "Traceback" not in done.err, done.err
+    assert (done.json["works"], done.json["exit_code"]) == (False, 7)
+    statuses = {check["name"]: check["status"] for check in done.json["checks"]}
     assert statuses["working directory"] == "fail"

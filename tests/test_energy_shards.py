@@ -33,8 +33,8 @@ from dfmp2.output import hdf5, tile_shards
 from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint
 from dfmp2.output.prepared import opened
 from dfmp2.output.state import decode, encode
-from tests.conftest import Heard, Runner, listing, run_here, succeed
-from tests.faults import INPUTS, Stopping, numbers
+from tests.conftest import INPUTS, Heard, Runner, listing, run_here, succeed
+from tests.faults import Stopping, numbers
 from tests.here import HereSlot
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_prepared import set_disk

@@ -49,15 +49,9 @@ FUNCTIONALS = ("lda,vwn", "camb3lyp", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
 def _converged_somewhat(case: str) -> Any:
     """A mean field a few iterations old, with its density tagged with orbitals; not to be
     changed."""
-    mole = gto.M(**CASES[case], verbose=0)
-    if mole.spin:
-        mf = dft.UKS(mole)
-    else:
-        mf = dft.RKS(mole)
+    mf = dft.KS(gto.M(**CASES[case], verbose=0))
     mf.grids.level = 1
-    mf.max_cycle = 3
-    mf.kernel()
-    return mf
+    return mf.run(max_cycle=3)
 
 
 def _on_level_3(case: str) -> Any:
@@ -74,9 +68,7 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
     """Of orbitals, and of a density with a negative occupation."""
     mf = _converged_somewhat(case)
     density = mf.make_rdm1()
-    evaluate = mf._numint.nr_uks
-    if density.ndim == 2:
-        evaluate = mf._numint.nr_rks
+    evaluate = {2: mf._numint.nr_rks, 3: mf._numint.nr_uks}[density.ndim]
     wrong = np.array(density)
     wrong[..., 2, 2] -= 0.05  # of an s function, where there are electrons enough
     assert np.linalg.eigvalsh(wrong).min() < -1e-4
@@ -187,8 +179,7 @@ def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby() -> None
         assert np.linalg.norm(found[1] - potential) < 0.03 * change
         second_order = np.vdot(potential - anchor.potential, size * step) / 2
         errors.append(abs((found[0] - energy) / second_order))
-    assert errors[0] < 0.1
-    assert errors[1] < 0.02
+    assert errors[0] < 0.1 and errors[1] < 0.02
     moved, shift = on_grid.set_anchor(mf._numint, xc, density)
     assert np.abs(moved.potential - shift - found[1]).max() < 1e-9
     on_grid.leave_coarse_grid()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyscf import gto, scf
+from scipy.spatial.transform import Rotation
 
 import dfmp2
 from dfmp2.errors import InputError
@@ -35,10 +36,8 @@ ORTHONORMAL = 1e-10
 
 def _tilted(points: Sequence[Sequence[float]]) -> np.ndarray:
     """Rotated off every symmetry axis and shifted, so that each function of a shell takes part."""
-    axis = np.array([1.0, 2.0, 3.0]) / math.sqrt(14)
-    cross = np.cross(np.eye(3), axis)
-    turn = np.eye(3) + math.sin(0.7) * cross + (1 - math.cos(0.7)) * cross @ cross
-    return np.array(points) @ turn + [0.3, -0.2, 0.5]
+    turn = Rotation.from_rotvec([0.2, 0.4, 0.6])
+    return turn.apply(points) + [0.3, -0.2, 0.5]
 
 
 # One shell of each angular momentum that Molden knows, of which one is contracted, and an h shell.

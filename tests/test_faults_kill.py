@@ -15,8 +15,8 @@ from dfmp2.cli.main import main
 from dfmp2.mp2.calculation import RUN
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import read_study
-from tests.conftest import PATIENCE, run_here, succeed
-from tests.faults import EACH, INPUTS, numbers, start
+from tests.conftest import INPUTS, PATIENCE, run_here, succeed
+from tests.faults import EACH, numbers, start
 
 QUIETLY = ("--threads", "1", "--output", "x.h5", "--quiet")
 EVERY = {EACH: "0"}  # a checkpoint at every safe point

@@ -227,14 +227,6 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
     )
 
 
-def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
-    done = call("run", "h2.xyz", *H2, "--output", "x.h5", "--log", "/dev/full")
-    assert done.code == 7 and "--log /dev/full: No space left on device" in done.message
-    assert not (folder / "x.h5").exists()
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
 @pytest.mark.parametrize("options", ["size=8k", "ro"], ids=["full", "read-only"])
 def test_real_file_system(

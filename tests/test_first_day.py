@@ -15,10 +15,9 @@ import pytest
 
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.interpreter import arithmetic
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, ROOT
 from tests.stand_in_nki.site import planted
 
-ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 

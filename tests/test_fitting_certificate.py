@@ -25,7 +25,7 @@ from dfmp2.scf import conventional
 from dfmp2.validation.compare import recompute_exact
 from tests import awkward
 from tests.awkward import mole_of
-from tests.conftest import MOLECULES, Heard, Runner
+from tests.conftest import MOLECULES, Heard
 from tests.recorded import recorded_texts
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
@@ -233,19 +233,6 @@ def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
         return int(str(refused.value).split('memory="')[1].split("MB")[0])
 
     assert least() > least(certify_fit=False) + 10
-
-
-def test_the_certificate_is_planned(call: Runner) -> None:
-    """It is planned as a separate stage."""
-    plans = [
-        call("plan", "h2o.xyz", "--basis", "cc-pvtz", *given, "--json").json
-        for given in ((), ("--certify-fit",))
-    ]
-    seconds = [plan["seconds"] for plan in plans]
-    assert seconds[0]["fitting_certificate"] == 0 < seconds[1]["fitting_certificate"]
-    assert seconds[1]["total"] == pytest.approx(
-        seconds[0]["total"] + seconds[1]["fitting_certificate"], rel=0.2
-    )
 
 
 @pytest.mark.parametrize(("name", "value"), [("MOST_BUILDS", 1), ("SAME_OCCUPIED", 1.1)])

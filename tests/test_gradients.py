@@ -266,9 +266,6 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     assert not list(tmp_path.glob("dfmp2-scratch-*"))
 
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
-
-
 # --- amplitudes -----------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.interop import python
 from tests.conftest import (
+    INPUTS,
     PATIENCE,
     Runner,
     listing,
@@ -26,7 +27,7 @@ from tests.conftest import (
     succeed,
     wait_until,
 )
-from tests.faults import EACH, INPUTS, start
+from tests.faults import EACH, start
 from tests.recorded import recorded_error, recorded_texts
 
 LINES = {

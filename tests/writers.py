@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from dfmp2.errors import ResourceError
+from dfmp2.execution.manifest import leave_manifest, make_batch
+
 Fault = tuple[str, int]  # the step that fails, and how
 
 FAULTS: tuple[Fault, ...] = (
@@ -181,10 +184,8 @@ def _collected(folder: Path) -> None:
 
 
 def _error_file(folder: Path) -> None:
-    from dfmp2.errors import ResourceError
     from dfmp2.errors.messages import Message
     from dfmp2.execution.items import failed
-    from dfmp2.execution.manifest import make_batch
 
     row = failed(
         make_batch(["a.xyz"], {"basis": "sto-3g"}, folder).items[0], 3, Message("wrong"), "trace"
@@ -194,8 +195,6 @@ def _error_file(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.execution.manifest import leave_manifest, make_batch
-
     leave_manifest(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder))
 
 
