@@ -138,10 +138,8 @@ def test_a_run_is_timed_as_its_result_says(
     assert rates == [pytest.approx(rate, rel=1e-3), 0.0]
     memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
     assert all(30 < one["resident"] <= 1.01 * one["peak"] < 30_000 for one in memory)
-    again = call(
-        "run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "other.h5", "--profile", "t.json"
-    )
-    recorded_failure(again, 3)
+    existing = ("--output", "other.h5", "--profile", "t.json")
+    recorded_failure(call("run", "h2o.xyz", "--basis", "cc-pvdz", *existing), 3)
 
 
 def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(
