@@ -139,7 +139,7 @@ def test_a_scheduler_that_does_not_answer_ends_the_batch(
 
 
 def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> None:
-    """`energy --engine` gives the bits of one process, and the workers what is given for each."""
+    """`energy --engine` gives the bits of one process, and a worker what is given for each."""
     assert call("prepare", "nh2.xyz", "--basis", "6-31g", "--threads", "1").code == 0
     energy = ("energy", "--from", "nh2.prepared.h5", *COMMON, "--memory", "1GB", "--output")
     with patch.object(dask, "DaskPool", wraps=dask.DaskPool) as pool:

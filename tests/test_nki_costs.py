@@ -165,8 +165,8 @@ def test_trn2_holds_more_residents():
     ],
 )
 def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, chip):
-    """Up to the last byte of any tile; idle rows are left unfilled, which costs at most 30 %. Products
-    take three banks of 2 kB in turn, transposes and what is made of them two each."""
+    """Up to the last byte of any tile; idle rows are left unfilled, which costs at most 30 %.
+    Products take three banks of 2 kB in turn, transposes and what is made of them two each."""
     price = catalogue.best(K3, Shape(*shape), chip, "placed")
     assert price.at() < 1.3 * catalogue.best(K3, Shape(*shape), chip).at()
     trace = catalogue.largest_trace(price, chip)

@@ -91,8 +91,8 @@ def test_operations_of_a_run_are_those_of_its_cycles() -> None:
 def test_a_run_is_timed_as_its_result_says(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to the microseconds of a profile; the total, by another clock. The certificate of a sample
-    fits all integrals again, in a stage of its own."""
+    """Up to the microseconds of a profile; the total, by another clock. The certificate of a
+    sample fits all integrals again, in a stage of its own."""
     monkeypatch.setattr(fitting_certificate, "exact_row_shares", lambda counts: [[3]])
     options = (
         "--basis",
