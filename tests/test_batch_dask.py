@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -134,14 +135,15 @@ def test_a_scheduler_that_does_not_answer_ends_the_batch(
 
 
 def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> None:
-    """`energy --engine` gives the bits of one process."""
+    """`energy --engine` gives the bits of one process, and a worker what is given for each."""
     assert call("prepare", "nh2.xyz", "--basis", "6-31g", "--threads", "1").code == 0
-    energy = ("energy", "--from", "nh2.prepared.h5", *COMMON, "--output")
-    assert call(*energy, "far.h5", "--engine", str(cluster.file)).code == 0
+    energy = ("energy", "--from", "nh2.prepared.h5", *COMMON, "--memory", "1GB", "--output")
+    with patch.object(dask, "DaskPool", wraps=dask.DaskPool) as pool:
+        assert call(*energy, "far.h5", "--engine", str(cluster.file)).code == 0
+    assert pool.call_args.args[2] == WorkerShare(threads=1, memory=10**9)
     assert call(*energy, "near.h5").code == 0
     assert numbers(folder / "far.h5") == numbers(folder / "near.h5")
-    done = call(*energy, "x.h5", "--engine", str(cluster.file), "--shard", "0/2")
-    recorded_failure(done, 3)
+    recorded_failure(call(*energy, "x.h5", "--engine", str(cluster.file), "--shard", "0/2"), 3)
 
 
 # --- what becomes of a call, without a cluster ----------------------------------------------------

@@ -354,6 +354,7 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     compute("h2o", SMALL, again, listener=said)
     (warning,) = said.warnings
     assert f"({here} and Zen9 (NumPy), AVX1024 there, {here} here)" in warning
+    assert again.ask_to_stop()  # although nothing was saved since
 
 
 def test_what_makes_two_runs_the_same() -> None:

@@ -39,7 +39,7 @@ from dfmp2.output.html.page import COLUMNS, spans
         ("start -> end, <- used", "start → end, ← used"),
         ("cp, cp-corrected, cpu, cuda, gibbs", "CP, CP-corrected, CPU, CUDA, Gibbs"),
         ("kappa, kappa-MP2", "κ, κ-MP2"),
-        ("rohf rks uks roks scf mp2 irc smd", "ROHF RKS UKS ROKS SCF MP2 IRC SMD"),
+        ("rohf rks uks roks scf exx mp2 irc smd", "ROHF RKS UKS ROKS SCF EXX MP2 IRC SMD"),
         ("b3lyp blyp pbe pbe0 tpss", "B3LYP BLYP PBE PBE0 TPSS"),
         # lookalikes
         ("cc-pvdz-jkfit.dat water-cc-pvdz.h5", "cc-pvdz-jkfit.dat water-cc-pvdz.h5"),
