@@ -359,7 +359,7 @@ class Accelerator(Protocol):
         """The backend that `auto` selects, None for the host, and the reason."""
         ...
 
-    def predict(self, spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+    def predict(self, spins: Sequence[Shape], own: int) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core, on all cores of each chip, and on `own` cores if
         that is another number; empty if there is nothing to correlate."""
         ...

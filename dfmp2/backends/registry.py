@@ -169,7 +169,7 @@ def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, .
     if any(row.name == backend.name and row.module == TRAINIUM for row in BACKENDS):
         return accelerator().predict(spins, backend.limits.workers)
     if _neuron_devices():
-        return accelerator().predict(spins)
+        return accelerator().predict(spins, 1)
     return None
 
 

@@ -43,13 +43,10 @@ STAND_FOR = (
     "auxbasis",
     "reference",
     "frozen_core",
-    "backend",
-    "transform",
 )
 # Options that affect neither an intermediate number nor a tile.
 AFTERWARDS = (
     "method",
-    "kappa",
     "os_scale",
     "ss_scale",
     "dispersion",

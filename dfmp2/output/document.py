@@ -61,15 +61,11 @@ class Table(NamedTuple):
 
 class Figure(NamedTuple):
     """A drawing function (`dfmp2.output.drawings`), a caption, and the values if they are worth a
-    table.
-
-    Unless it is `alone`, the other blocks of its section are placed beside it.
-    """
+    table."""
 
     draw: Callable[[], str]
     caption: str
     table: Table | None = None
-    alone: bool = False
     kind: str = "figure"
 
 

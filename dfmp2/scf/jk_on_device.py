@@ -33,7 +33,7 @@ class DeviceIntegrals(JKFitting):
         auxmole: Any,
         threads: int,
         backend: Any,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None],
         pairs: PairList | None = None,
     ) -> None:
         super().__init__(mole, auxmole, threads, progress, pairs)

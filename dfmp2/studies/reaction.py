@@ -248,7 +248,7 @@ def require_basis(options: Iterable[str]) -> None:
     ------
     InputError : naming the first of them
     """
-    known = {field.name for field in fields(CompositeOptions)} - {"basis", *OF_THE_MACHINE}
+    known = {field.name for field in fields(CompositeOptions)} - set(OF_THE_MACHINE)
     for name in options:
         if name in known:
             raise InputError(

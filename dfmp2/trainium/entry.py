@@ -124,7 +124,7 @@ def _flag(name: str) -> bool:
     return value
 
 
-def predict(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+def predict(spins: Sequence[Shape], own: int) -> tuple[Prediction, ...]:
     """Predicted pair energies on one core, on all cores of each chip, and on `own` cores if that is
     another number; empty if there is nothing to correlate."""
     return catalogue.offer(spins, own)

@@ -150,7 +150,7 @@ def arranged(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
 def _is_narrow(block: Block) -> bool:
     """Whether a block fits into half of the width."""
     if isinstance(block, Figure):
-        return not block.alone and (block.table is None or block.table.details)
+        return block.table is None or block.table.details
     if isinstance(block, Table):
         folded = block.details or block.folded
         return not folded and _row_length(block) <= NARROW

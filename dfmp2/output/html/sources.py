@@ -183,9 +183,7 @@ def result_page(entry: Entry, title: str | None) -> str:
 
 def _taken_out(section: Section) -> tuple[list[Block], Section]:
     """The figures of a section, and the section without them."""
-    figures: list[Block] = [
-        block._replace(alone=False) for block in section.blocks if isinstance(block, Figure)
-    ]
+    figures: list[Block] = [block for block in section.blocks if isinstance(block, Figure)]
     rest = [block for block in section.blocks if not isinstance(block, Figure)]
     return figures, section._replace(blocks=rest)
 

@@ -254,7 +254,7 @@ def study_figures(study: Study) -> list[Figure]:
             said += " Curves are the polynomials that minima and maxima are taken from."
         if len(study.settings.get("grid", ())) == 2:
             said = "Energies over the map, above the lowest point; cells are computed points."
-        return [Figure(partial(scan_drawing, study), said, alone=True)]
+        return [Figure(partial(scan_drawing, study), said)]
     if study.kind == "cbs":
         correlation = table.get("correlation_energy", table.get("mp2_correlation_energy", ()))
         return [
@@ -273,7 +273,7 @@ def study_figures(study: Study) -> list[Figure]:
         return [_course(study)]
     if study.kind == "irc":
         said = "Energies along the path, transition state at 0; lines join computed points."
-        return [Figure(partial(path_drawing, study), said, alone=True)]
+        return [Figure(partial(path_drawing, study), said)]
     if study.kind == "frequencies":
         return [_infrared(table["wavenumber"], table["ir_intensity"])]
     return []
@@ -289,7 +289,7 @@ def _infrared(wavenumbers: Sequence[float], intensities: Sequence[float]) -> Fig
         f"of {BROADENING:g} cm^-1 (full width at half maximum), each as high as its line. Imaginary "
         "modes are left out."
     )
-    return Figure(draw, said, alone=True)
+    return Figure(draw, said)
 
 
 def _course(study: Study) -> Figure:
@@ -310,7 +310,7 @@ def _course(study: Study) -> Figure:
         said += "; this file does not hold the limits that they have to fall below."
     label = "Convergence of the geometry"
     draw = partial(convergence, label, Curve("energy", above), drawn, limits)
-    return Figure(draw, said, alone=True)
+    return Figure(draw, said)
 
 
 def series_figure(
@@ -333,8 +333,4 @@ def series_figure(
         "energy / Eh",
         list(enumerate(names)),
     )
-    return Figure(
-        draw,
-        f"Correlation energy, and {sign} above the one at the right end.",
-        alone=True,
-    )
+    return Figure(draw, f"Correlation energy, and {sign} above the one at the right end.")
