@@ -78,15 +78,25 @@ def test_two_spin_spaces_of_different_size(offered, sizes):
         np.testing.assert_allclose(matrix, expected, rtol=10 * tolerance, atol=least)
 
 
-@pytest.mark.parametrize("elements", [1, 30, 100])
-@pytest.mark.parametrize("tile", [Tile(0, 5, 0, 5, True), Tile(1, 3, 0, 5, False)])
-def test_products_and_quotients_of_less_than_a_pair_or_of_several(monkeypatch, elements, tile):
-    """Of 20 (ia|jb) to a pair."""
+@pytest.mark.parametrize(
+    ("tile", "largest"),
+    [
+        (Tile(0, 5, 0, 5, True), {1: 1, 100: 3 * 3, 1000: 3 * 3}),
+        (Tile(1, 3, 0, 5, False), {1: 1, 100: 2 * 3, 1000: 2 * 5}),
+    ],
+)
+@pytest.mark.parametrize("elements", [1, 100, 1000])
+def test_products_and_quotients_of_less_than_a_pair_or_of_several(
+    monkeypatch, elements, tile, largest
+):
+    """Of 20 (ia|jb) to a pair; a product has at most 2 * elements or one pair, and a diagonal tile
+    is cut in any case."""
     monkeypatch.setattr(cpu, "PRODUCT_ELEMENTS", 2 * elements)
     monkeypatch.setattr(cpu, "QUOTIENT_ELEMENTS", elements)
     backend, left, right = cpu.CpuBackend(1), fitted(5, 4, 6), fitted(5, 5, 6)
     operands = [backend.put(*space, "fp64") for space in (left, right)]
     expected = oracle(left, right)[0][tile.i0 : tile.i1, tile.j0 : tile.j1]
+    assert max(map(cpu._area, cpu._blocks(tile, 20))) == largest[elements]
     found = backend.pair_terms(*operands, tile).direct
     np.testing.assert_allclose(found, np.triu(expected) if tile.diagonal else expected, rtol=1e-12)
 

@@ -151,7 +151,7 @@ SPELLINGS = {  # outcome: comments
         *("charge_label=3", "charge_of_x: 1", "cell_charge=1", "point_charge=2", "charge="),
         *("charge=one", "charge+1", "charge 1.5", "charge=+1-", "charge: -", "charge: ?", "q 2"),
         *("q=1.5", "q=1 m=2", "2 multiplicity", "unpaired=-1", "magmom=1.2", "magmom=x"),
-        *("spin=1/3", "spin=1/0", "spin=-1", "spin=200", "nelec=+9-", "8 electrons"),
+        *("spin=1/0", "spin=-1", "spin=200", "nelec=+9-", "8 electrons"),
         *with_each(OF_OTHERS, "{} charge 1", "the {} charge=1", "{} spin 1/2"),
         *with_each(OF_CHARGE, '{}="minus one"', "{}='one'"),
         *with_each(OF_SPIN, '{}="two"'),

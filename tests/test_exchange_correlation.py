@@ -14,7 +14,6 @@ from pyscf import dft, gto
 
 from dfmp2.integrals.basis_on_grid import (
     BLOCK_POINTS,
-    CUTOFF,
     BasisOnGrid,
     compact_order,
 )
@@ -130,7 +129,7 @@ def test_the_shells_of_a_block_are_those_that_reach_it() -> None:
         everywhere = dft.numint.eval_ao(mole, basis._coordinates[part], deriv=1)
         others = np.delete(everywhere, block.functions, axis=2)
         reach = np.abs(others).max(initial=0.0) * np.sqrt(block.weights.sum())
-        assert reach < 2 * CUTOFF
+        assert reach < 2e-9  # V_xc to 1e-11 Eh
 
 
 def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
