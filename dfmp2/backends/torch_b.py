@@ -231,11 +231,6 @@ class DeviceFields:
             self._resident = backend.transfers.up(b, backend.double)
             backend.transfers.hold(self._resident, b.nbytes)
 
-    @property
-    def resident(self) -> bool:
-        """Whether all of B is on the device."""
-        return self._resident is not None
-
     def matrices(
         self, folded: Array, occupied: Sequence[Array], *, single: bool, exchange: bool
     ) -> tuple[Array, Array]:
