@@ -515,6 +515,8 @@ def test_recorded_input_is_what_is_written(
     core potential, since Psi4 applies a potential at a ghost as well."""
     assert psi4_input(radical_result, 10**9) == (DATA / "compare-nh2.in").read_text()
     assert psi4_input(iodide_result, 10**9) == (DATA / "compare-hi.in").read_text()
+    no_ghost = replace(iodide_result.molecule, ghost=(False,) * 4)
+    assert "bare" not in psi4_input(replace(iodide_result, molecule=no_ghost), 10**9)
 
 
 def test_settings_follow_the_calculation(radical_result: MP2Result) -> None:

@@ -40,7 +40,7 @@ def test_relaxed_densities_are_as_symmetric_as_those_of_the_reference() -> None:
     """ClO has one electron less in one of two degenerate orbitals. Both its densities have the
     planes of that orbital, and no orbital holds more than two electrons."""
     molecule = Molecule(("Cl", "O"), [[0.54, -1.08, -0.45], [-0.72, 1.44, 0.6]]).with_state(0, 2)
-    result = mp2_properties(molecule, make_options(basis="3-21g", threads=1), listener=Heard())
+    result = mp2_properties(molecule, make_options(basis="def2-svp", threads=1), listener=Heard())
     reference, _, relaxed = result.properties.quadrupole
     values, axes = np.linalg.eigh(reference)
     assert np.diff(values).min() > 0.05
