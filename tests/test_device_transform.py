@@ -119,16 +119,16 @@ def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
 
 @pytest.mark.slow
 def test_what_float32_loses_with_diffuse_functions_is_found_and_refused():
-    """Benzene in aug-cc-pVDZ loses 2e-7 Eh in K12, which `auto` would have left to the host."""
+    """Benzene in aug-cc-pVDZ, which `auto` would have left to the host. The loss itself is 2e-9 to
+    2e-7 Eh, depending on the processor."""
     benzene = Molecule.from_string(GEOMETRIES["benzene"])
     with pytest.raises(
         NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'
     ):
         python.run(benzene, "aug-cc-pvdz", **ON_DEVICE)
     wider = python.run(benzene, "aug-cc-pvdz", tolerance=1e-6, check=True, **ON_DEVICE)
-    assert (
-        1e-8 < abs(wider.check.correlation_difference) < wider.certificate.correlation_error < 1e-6
-    )
+    assert abs(wider.check.correlation_difference) < wider.certificate.correlation_error
+    assert 1e-7 < wider.certificate.correlation_error < 1e-6
 
 
 def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
