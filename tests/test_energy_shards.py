@@ -146,10 +146,14 @@ def test_the_process_that_adds_up_has_a_share(
     pool, grow = Mock(return_value=workers), Mock()
     monkeypatch.setattr("dfmp2.execution.pool.local_pool", pool)
     monkeypatch.setattr(HerePool, "grow", grow)
+    computed = Mock(wraps=prepared_energy)
+    monkeypatch.setattr("dfmp2.mp2.prepared.prepared_energy", computed)
     command = ("energy", "--from", B, "--workers", "3", "--threads", "2", "--memory", "9GB")
     succeed(call(*command, "--output", "x.h5"))
     pool.assert_called_once_with("auto", 3, 2, 9 * 10**9, others=1)
     grow.assert_called_once_with(3)
+    share = computed.call_args.args[1]
+    assert (share.threads, share.memory) == (2, 2 * 10**9)
     assert mine(folder / "x.h5") == one_process({})
     options = dfmp2.read(folder / "x.h5").options
     assert (options.threads, options.memory) == (2, 9 * 10**9)

@@ -33,6 +33,7 @@ from dfmp2.output.state import read_layout
 from dfmp2.planning import memory
 from tests.conftest import (
     COMMAND,
+    INPUTS,
     PATIENCE,
     Heard,
     Runner,
@@ -40,7 +41,7 @@ from tests.conftest import (
     succeed,
     write_molecules,
 )
-from tests.faults import INPUTS, numbers
+from tests.faults import numbers
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_result_files import FILES, Change, changes, mutate
 

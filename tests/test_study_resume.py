@@ -23,8 +23,8 @@ from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import read_study
 from tests.awkward import read
-from tests.conftest import PATIENCE, Finished, Heard, Runner, listing, succeed
-from tests.faults import EACH, INPUTS, Stopping, numbers, start
+from tests.conftest import INPUTS, PATIENCE, Finished, Heard, Runner, listing, succeed
+from tests.faults import EACH, Stopping, numbers, start
 from tests.recorded import recorded_failure
 from tests.springs import on_springs, springs
 
