@@ -325,6 +325,7 @@ def test_a_checkpoint_is_of_everything_that_its_numbers_depend_on(
         first.with_state(1, 2),
         first.with_state(-1, 2),
         first.with_state(0, 1),
+        first.with_state(0, 5),
         first.in_field(CHARGES),
         first.in_field(CHARGES[:1]),
     ]

@@ -41,7 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
         "ecp": "def2-svp",
     },
 }
-FUNCTIONALS = ("lda,vwn", "camb3lyp", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
+FUNCTIONALS = ("hf", "lda,vwn", "camb3lyp", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
 
 
 @cache
