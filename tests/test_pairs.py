@@ -8,6 +8,7 @@ import time
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -426,19 +427,17 @@ def test_frozen_orbitals_may_not_be_cut_from_others_of_their_energy(core, virtua
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
 @pytest.mark.parametrize("sizes", [[(37, 3, 20)], [(37, 3, 20), (21, 4, 20)]])
-def test_narrow_last_columns_of_b_on_disk(tmp_path, precision, sizes, monkeypatch):
+def test_narrow_last_columns_of_b_on_disk(tmp_path, precision, sizes):
     """With the least memory, by tiles of 5 orbitals: the last ones are narrower than the place
     they are read into, which is the end of the file."""
-    held, buffer = [], StoredOperand._buffer
-    monkeypatch.setattr(
-        StoredOperand, "_buffer", lambda operand, n: held.append(n) or buffer(operand, n)
-    )
+    own = StoredOperand._buffer
+    watched = patch.object(StoredOperand, "_buffer", autospec=True, side_effect=own)
     spins = [fitted(*size) for size in sizes]
     spaces = spaces_of(spins)
     cpu = CpuBackend(2)
     whole = PairOperands([b for b, *_ in spins], spaces)
     expected = pair_energies(whole.on(cpu, precision), cpu)
-    with Space(tmp_path, 10**6) as space:
+    with Space(tmp_path, 10**6) as space, watched as buffer:
         stored = []
         for number, (b, *_) in enumerate(spins):
             tensor = StoredTensor(space.array(f"b{number}", b.size), b.shape, [(0, len(b))])
@@ -446,7 +445,8 @@ def test_narrow_last_columns_of_b_on_disk(tmp_path, precision, sizes, monkeypatc
             tensor.fit(lambda rows: rows, 1, shrinks=False)
             stored.append(tensor)
         found = pair_energies(PairOperands(stored, spaces, stream_bytes=1).on(cpu, precision), cpu)
-    assert max(held) == 3 * 5  # rows, and the columns of this tile and of the next
+    # Rows, and the columns of this tile and of the next
+    assert max(call.args[1] for call in buffer.call_args_list) == 3 * 5
     np.testing.assert_allclose(found.opposite_spin, expected.opposite_spin, rtol=1e-13)
     for mine, theirs in zip(found.same_spin, expected.same_spin, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-13, atol=1e-14)
