@@ -178,7 +178,8 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
     assert not list((folder / "out").glob(".*"))
     # A killed parent cannot remove the folder of its sockets, which multiprocessing makes
-    assert {path.name[:5] for path in (folder / "tmp").iterdir()} <= {"pymp-"}
+    (left,) = (folder / "tmp").iterdir()
+    assert left.name.startswith("pymp-")
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

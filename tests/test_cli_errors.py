@@ -146,17 +146,19 @@ def test_a_derived_result_needs_ten_kilobytes(
     assert (done.code, Path("d.h5").exists()) == (code, code == 0)
 
 
+@pytest.mark.parametrize("seconds", ["0", "600"])
 @pytest.mark.parametrize(("command", "function"), [("run", "correlate"), ("prepare", "build_b")])
 def test_a_file_that_was_written_meanwhile_is_kept(
-    call: Runner, monkeypatch: pytest.MonkeyPatch, command: str, function: str
+    call: Runner, monkeypatch: pytest.MonkeyPatch, command: str, function: str, seconds: str
 ) -> None:
+    """With a checkpoint beside it, and before the first one."""
     own = getattr(energy, function)
 
     def write_first(*arguments: Any, **more: Any) -> Any:
         Path("new.h5").write_text("precious")
         return own(*arguments, **more)
 
-    monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
+    monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", seconds)
     monkeypatch.setattr(energy, function, write_first)
     done = call(command, H2, *STO3G, "-o", "new.h5")
     assert done.code == 3 and "new.h5 was written by another process meanwhile" in done.message

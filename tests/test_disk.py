@@ -496,9 +496,9 @@ def test_disk_full_in_the_middle(call: Runner, root: Path, folder: Path) -> None
 
 def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
     """A run that has created its scratch folder and is in the SCF."""
+    options = ["--basis", "cc-pvdz", "--memory", "220MB", "--threads", "1"]
     process = subprocess.Popen(
-        f"{COMMAND} run {INPUTS}/water-8.xyz --basis cc-pvdz --memory 220MB --threads 1".split()
-        + ["--scratch", str(root)],
+        [COMMAND, "run", INPUTS / "water-8.xyz", *options, "--scratch", root],
         cwd=cwd,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -64,7 +64,8 @@ def test_energies_are_those_of_pyscf(
     """E(KS) of the SCF, E(EXX), to which the correlation energy is added, and dRPA on the same
     orbitals; also after iterations on a coarse grid in float32 ("auto")."""
     monkeypatch.setattr(ladder, "COARSE_LEAST", 1)
-    ours = dfmp2.run(molecule, xc=xc, scf=scf, grid=0, **EXACT | {"precision": precision})
+    settings = {**EXACT, "precision": precision}
+    ours = dfmp2.run(molecule, xc=xc, scf=scf, grid=0, **settings)
     mf = dft.KS(gto.loads(ours.mole_json), xc=xc)
     if scf == "df":
         mf = mf.density_fit(auxbasis=fitting_data(ours.molecule, ours.scf_fitting))

@@ -291,10 +291,11 @@ def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
         assert found.verdict == "marginal (UHF to UHF)"
         assert abs(found.lowest_eigenvalue) < 6e-4
         return
-    lowest = hessians(scf.UHF(awkward.mole_of(HYDROXYL)).run(conv_tol=1e-12))[UHF][0]
-    assert abs(lowest[0]) < 1e-5
+    mf = scf.UHF(awkward.mole_of(HYDROXYL)).run(conv_tol=1e-12)
+    eigenvalues, _ = hessians(mf)[UHF]
+    assert abs(eigenvalues[0]) < 1e-5
     assert found.verdict == "stable"
-    assert found.lowest_eigenvalue == pytest.approx(lowest[1], abs=2e-4)
+    assert found.lowest_eigenvalue == pytest.approx(eigenvalues[1], abs=2e-4)
 
 
 def test_a_turn_of_both_spins_may_be_free_and_an_opposite_one_is_not() -> None:
@@ -353,7 +354,8 @@ def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
     energies = []
     for angle in (math.pi / 4 * 0.5**k * side for k in range(7) for side in (1, -1)):
         occupied = [(mf.mo_coeff @ expm(by * turn))[:, :nocc] for by in (angle, sign * angle)]
-        energies.append(mf.to_uhf().energy_tot(np.stack([c @ c.T for c in occupied])))
+        densities = np.stack([c @ c.T for c in occupied])
+        energies.append(mf.to_uhf().energy_tot(densities))
     return float(mf.e_tot - min(energies))
 
 
@@ -367,8 +369,9 @@ def test_both_instabilities_of_rhf_are_reported() -> None:
     internal, external = hessians(mf).values()
     lower_rhf = mf.copy()
     lower_rhf.kernel(lower_rhf.make_rdm1(mf.stability()[0], mf.mo_occ))
+    turned = mf.stability(external=True)[1]
     lower_uhf = mf.to_uhf()
-    lower_uhf.kernel(lower_uhf.make_rdm1(mf.stability(external=True)[1], lower_uhf.mo_occ))
+    lower_uhf.kernel(lower_uhf.make_rdm1(turned, lower_uhf.mo_occ))
 
     result, said = run(molecule, "6-31g", stability="full", scf="conventional")
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
