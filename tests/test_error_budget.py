@@ -1027,10 +1027,12 @@ def test_a_budget_is_that_of_the_runs_in_the_difference(
     runs = {key: with_gradient(result, [[-75.0, 0.0, k * 1e-6]]) for k, key in enumerate(names, 1)}
     study = Study(kind, "", {"backward_run": "backwards"}, (), {}, {}, runs, True)
     sources = getattr(study, name).sources
-    left, fitting = (sources[key].correlation for key in ("scf_convergence", "mp2_fitting"))
+    left = sources["scf_convergence"].correlation
     assert left.value == pytest.approx(0.12e-6 * microhartree, rel=1e-9)
-    own = result.error_budget.sources["mp2_fitting"].correlation.value
-    assert fitting.value == pytest.approx(0.03 * 2 * own, rel=1e-9)
+    own = result.error_budget.sources
+    correlation, mean_field = own["mp2_fitting"].correlation, own["scf_fitting"].scf
+    found = sources["mp2_fitting"].correlation.value, sources["scf_fitting"].scf.value
+    assert found == pytest.approx((0.06 * correlation.value, 0.06 * mean_field.value), rel=1e-9)
 
 
 RADICAL = "3\nNH2\nN 0 0 .14\nH 0 .8 -.49\nH .1 -.8 -.49\n"
