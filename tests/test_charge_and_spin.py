@@ -206,6 +206,14 @@ def test_comment_with_both_options(comment: str, said: str) -> None:
         assert (found.charge_from, found.multiplicity_from) == ("option", "option")
 
 
+def test_a_charge_that_is_given_wins_over_a_number_of_electrons() -> None:
+    """A multiplicity does not: OH has nine electrons without charge."""
+    text = f"2\nelectrons=10\n{OH}"
+    assert parse_xyz(text, file="f", charge=1).molecule.charge == 1
+    with pytest.raises(InputError, match="with charge 0 there are 9 electrons"):
+        parse_xyz(text, file="f", multiplicity=2)
+
+
 @pytest.mark.parametrize("text", ["charge" + " " * 99_000, "2s+" * 33_000, "a_" * 49_000])
 def test_long_comments_are_read_quickly(text: str) -> None:
     assert statements(text) == []

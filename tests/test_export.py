@@ -290,6 +290,9 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
         == result.mp2_same_spin_correlation_energy
     )
     assert record.molecule.fix_com and record.molecule.fix_orientation
+    counted = record.properties.calcinfo_nalpha, record.properties.calcinfo_nbeta
+    assert sum(counted) == result.sizes.nelectron
+    assert counted[0] - counted[1] == result.molecule.multiplicity - 1
     specification = record if version == 1 else record.input_data.specification
     assert specification.model.basis == result.orbital_basis.name
     wavefunction, basis = record.wavefunction, record.wavefunction.basis

@@ -208,7 +208,7 @@ OF_TRANSFORM: list[tuple[Molecule, dict[str, Any]]] = [
     (WATER, {**SOS, "frozen_core": "1", "frozen_virtual": 2}),
     (RADICAL, {**SOS, "tolerance": 1e-9}),
     (RADICAL, {**SOS, "reference": "rohf"}),
-    (STRETCHED, {**SOS, "auxbasis": "auto"}),
+    (STRETCHED, {**SOS, "auxbasis": "Auto"}),
     (FLUORIDE, {**SOS, "basis": "aug-cc-pvdz", "auxbasis": None, "threads": 2}),
     (RADICAL, {"method": "xygj-os", "frozen_core": 1, "basis": "sto-3g"}),
     (RADICAL, {**OWN, "xc": "camb3lyp", "basis": "sto-3g"}),

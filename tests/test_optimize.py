@@ -490,6 +490,7 @@ def test_an_energy_that_would_still_fall_is_not_converged(
     study = from_hessian(monkeypatch, start, second)
     assert study.settings["steps"] == steps
     assert list(study.runs) == list(study.path)  # the curvature is known
+    assert "by geomeTRIC" in study.notes[0]
 
 
 @pytest.mark.parametrize(("tilt", "needless"), [(2e-3, True), (6e-3, False)])
