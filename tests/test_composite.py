@@ -40,6 +40,7 @@ from dfmp2.studies.interaction import _table as differences_in_bases
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.rank import Candidate, rank_conformers, read_candidate
 from dfmp2.studies.species import Reaction, read_species
+from dfmp2.studies.task import Step, expanded
 from dfmp2.studies.thermochemistry import make_thermochemistry
 from tests.awkward import mole_of
 from tests.recorded import recorded_error
@@ -161,6 +162,15 @@ def unlike():
         ),
     )
     return small, large, delta
+
+
+def test_each_run_of_a_step_starts_from_its_like_in_the_earlier_step():
+    level = at_level(Options("cc-pv[dt]z"))
+    step = Step("second", "point 2", Molecule(("He",), [[0.0, 0.0, 0.0]]), level, start="first")
+    runs = expanded(step)
+    assert [run.name for run in runs] == ["second-cc-pvdz", "second-cc-pvtz"]
+    assert [run.start for run in runs] == ["first-cc-pvdz", "first-cc-pvtz"]
+    assert [run.start for run in expanded(replace(step, start=""))] == ["", ""]
 
 
 def test_the_gradient_of_the_mean_field_alone_is_that_of_pyscf(unlike):

@@ -92,6 +92,14 @@ def test_threads_of_the_libraries_are_put_back() -> None:
     assert threads.openblas() == before
 
 
+def test_kernels_of_a_library_are_named_by_one_word() -> None:
+    """The processor type alone, without the settings of the build."""
+    kernels = threads.openblas_kernels()
+    assert kernels
+    for library, core in kernels:
+        assert core.isalnum(), (library, core)
+
+
 def test_a_library_that_is_loaded_later_is_listed(tmp_path: Path) -> None:
     """Between two listings of the same names: a copy of one that PySCF always loads."""
     assert threads._loaded("late-library") == ()

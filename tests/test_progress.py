@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from dataclasses import replace
@@ -215,6 +216,22 @@ def test_a_terminal_shows_the_seconds_of_a_stage_by_itself(monkeypatch: pytest.M
         shown.stage("RHF (df)")
         wait_until(lambda: "RHF (df)  0:0" in stream.getvalue())
     assert stream.getvalue().endswith("\r")
+
+
+def test_lines_of_a_log_tell_the_time_left_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stages that follow each other every 20 s."""
+    clock = Clock()
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=clock))
+    log = io.StringIO()
+    with Console(quiet=True, log=log) as shown:
+        shown.time_left(3600.0)
+        for name in "abcde":
+            shown.stage(name)
+            clock.wait(20.0)
+    told = [line for line in log.getvalue().splitlines() if line.endswith(" min left")]
+    assert [line[0] for line in told] == ["a", "c", "e"]
 
 
 def test_a_batch_shows_its_items_and_the_time_left(
