@@ -15,8 +15,8 @@ import pytest
 
 from dfmp2.execution.aws import INSTANCES, WORK
 from dfmp2.trainium.launch.environment import LIBRARIES, TOOLS
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "scripts" / "container"
 CLUSTER = ROOT / "scripts" / "parallelcluster" / "cluster.yaml"
 

@@ -1,8 +1,8 @@
 """Functionals, molecules and settings drawn at random, against PySCF's Kohn-Sham and DF-MP2 and the
 dispersion packages.
 
-`python -m tests.test_drawn_functionals [NUMBER [SEED]]` draws others and prints a row for each energy,
-with WRONG if the difference exceeds its limit.
+`python -m tests.test_drawn_functionals [NUMBER [SEED]]` draws others, prints a row for each and
+exits with code 1 if a difference exceeds its limit.
 """
 
 from __future__ import annotations
@@ -228,8 +228,9 @@ def drawn(number: int, seed: int) -> tuple[str, dict[str, Any]]:
     return draw(random.Random(f"{seed}-{number}"))
 
 
-def main(number: int, seed: int) -> None:
-    """Draw cases and print them."""
+def main(number: int, seed: int) -> int:
+    """Draw cases, print them, and return the exit code."""
+    failed = 0
     for k in range(number):
         case = drawn(k, seed)
         print(f"{seed}-{k} {case}", flush=True)
@@ -240,9 +241,11 @@ def main(number: int, seed: int) -> None:
             continue
         for name, (value, allowed) in rows.items():
             wrong = not abs(value) <= allowed
+            failed += wrong
             print(f"    {name} {value:+.1e}{'  WRONG' * wrong}", flush=True)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
     words = [*sys.argv[1:], *("8", "1")[len(sys.argv) - 1 :]]
-    main(int(words[0]), int(words[1]))
+    sys.exit(main(int(words[0]), int(words[1])))

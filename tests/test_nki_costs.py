@@ -168,6 +168,7 @@ def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, chip):
     on_chip = [one for one in trace.allocations if one.space != "hbm"]
     last = max(one.address[3] for one in on_chip if one.space == "sbuf")
     assert trace.sbuf_high_water == last <= 0.7 * WHOLE[chip.target]
+    assert trace.moved_high_water <= 64 * 1024
     banks = [one.address[2] / 2048 for one in on_chip if one.space == "psum"]
     assert set(banks) == set(range(3 + 2 + 2))
 

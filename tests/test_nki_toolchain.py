@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.conftest import ROOT
+
 COMPILER = '''"""What a compilation imports, told instead of a program."""
 import json, os, pathlib, sys
 import numpy

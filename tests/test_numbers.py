@@ -7,7 +7,6 @@ import ast
 import dataclasses
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ from dfmp2.studies.geometric_search import Point
 from dfmp2.studies.rank import Ranked, Ranking
 from dfmp2.studies.vibrations import Vibrations
 from dfmp2.validation.tables import COUNTED, NUMBERS
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/project/validation/numbers.md").read_text()
 UNITS = {
     "",

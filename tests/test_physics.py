@@ -12,9 +12,8 @@ from pyscf import gto, mp, scf
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.progress import Listener
-from tests.conftest import Heard
+from tests.conftest import INPUTS, Heard
 
-INPUTS = Path(__file__).parent.parent / "inputs"
 EXPECTED = json.loads((INPUTS / "expected.json").read_text())["cases"]
 PUBLISHED = json.loads((Path(__file__).parent / "data" / "reference_cases.json").read_text())[
     "cases"

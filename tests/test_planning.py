@@ -25,10 +25,8 @@ from dfmp2.planning.system import with_kept_pairs
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 from tests.awkward import BASIS, MOLECULES, mole_of
-from tests.conftest import only_free_in, run_command, succeed, write_rates
+from tests.conftest import INPUTS, only_free_in, run_command, succeed, write_rates
 from tests.test_disk import set_variant
-
-INPUTS = Path(__file__).parent.parent / "inputs"
 
 
 @pytest.fixture(autouse=True)

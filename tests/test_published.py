@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
+from tests.conftest import ROOT
 from tests.test_numbers import require_test
 
-ROOT = Path(__file__).parent.parent
 # The sources' own figures: NKI over PyTorch on the same machine, worded as in the table.
 RATIOS = {
     "einsum ap,bp->ab 48x128": 53,

@@ -20,9 +20,7 @@ import dfmp2
 from dfmp2.interop.studies import StudyKeywords
 from dfmp2.options import Keywords, MoleculeKeywords, Options
 from dfmp2.options.methods import method_names
-
-ROOT = Path(__file__).parent.parent
-
+from tests.conftest import ROOT
 
 # --- keywords -------------------------------------------------------------------------------------
 

@@ -8,13 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, ROOT
 
-ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 SHELL = ("run_xla_tests", "install_for_tests")
 

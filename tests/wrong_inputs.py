@@ -15,9 +15,8 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from tests.conftest import write_molecules
+from tests.conftest import ROOT, write_molecules
 
-ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs/reference/messages.md", ROOT / "tests/data/messages.md")
 ROW = re.compile(r"^\| `(.+?)` \| (\d+) \| (.*) \|$", re.MULTILINE)
 THREE = 'basis = "sto-3g"\noutput = "out"\n' + "".join(
